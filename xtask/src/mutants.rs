@@ -28,7 +28,7 @@ struct Test {
 }
 
 /// Who found a fault.
-struct Found {
+struct Discovery {
     by: String,
     why: String,
 }
@@ -59,7 +59,7 @@ pub fn find(root: &Path, asked: &Asked) -> Result<()> {
         };
         let took = since.elapsed().as_secs_f64();
         match found {
-            Some(Found { by, why }) => println!("mutant {name}: found by {by} ({took:.1} s){why:.160}"),
+            Some(Discovery { by, why }) => println!("mutant {name}: found by {by} ({took:.1} s){why:.160}"),
             None => {
                 println!("mutant {name}: NOT FOUND ({took:.1} s)");
                 missed.push(name);
@@ -85,7 +85,7 @@ struct Search<'r> {
 
 impl Search<'_> {
     /// The first test that fails with the fault, and holds without.
-    fn by_tests(&mut self, name: &str, tests: &BTreeSet<Test>) -> Result<Option<Found>> {
+    fn by_tests(&mut self, name: &str, tests: &BTreeSet<Test>) -> Result<Option<Discovery>> {
         for test in tests {
             let program = self.program(test)?;
             let run = |mutant: &str| {
@@ -101,14 +101,14 @@ impl Search<'_> {
             if !run(name)?.is_success() {
                 let way = if test.under_shuttle { "shuttle's" } else { "the test" };
                 let by = format!("{way} {} of {}", test.function, test.package);
-                return Ok(Some(Found { by, why: String::new() }));
+                return Ok(Some(Discovery { by, why: String::new() }));
             }
         }
         Ok(None)
     }
 
     /// The first seed whose world fails with the fault, and holds without.
-    fn by_worlds(&mut self, name: &str, package: &str) -> Result<Option<Found>> {
+    fn by_worlds(&mut self, name: &str, package: &str) -> Result<Option<Discovery>> {
         if self.suites.is_none() {
             self.suites = Some(sim::build(self.root, true)?);
         }
@@ -130,7 +130,7 @@ impl Search<'_> {
                     bail!("seed {seed} of {} fails without any fault: {why}", suite.package);
                 }
                 let why = format!(": {}", why.lines().next().unwrap_or_default());
-                return Ok(Some(Found { by: format!("{} with seed {seed}", suite.package), why }));
+                return Ok(Some(Discovery { by: format!("{} with seed {seed}", suite.package), why }));
             }
         }
         Ok(None)

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, bail};
 use overside::memory::kernels::Kernel;
 use overside::table::client::{Client, ClientOptions, RemoteTable, ScanOptions};
-use overside::table::row::{Place, ValueRef};
+use overside::table::row::{RowPart, ValueRef};
 use overside::table::server::ServerOptions;
 use overside::table::wire::{Mode, PutMode};
 use overside_bench::limits::{Chunks, touch};
@@ -116,8 +116,8 @@ fn scan(
         ..ScanOptions::default()
     };
     let at = |column: usize| match table.layout().column(column).place {
-        Place::Fixed { offset, .. } => offset,
-        Place::Variable { .. } => 0,
+        RowPart::Fixed { offset, .. } => offset,
+        RowPart::Variable { .. } => 0,
     };
     let (order, line) = (at(0), at(3));
     let mut sum = 0u64;

@@ -8,7 +8,7 @@ use crate::core::Core;
 /// Pins taken on behalf of one party. Made by [`Tree::pin_account`](crate::Tree::pin_account).
 pub struct PinAccount {
     core: Arc<Core>,
-    blocks: [OnceLock<Box<[Place]>>; BLOCKS],
+    blocks: [OnceLock<Box<[PinEntry]>>; BLOCKS],
     /// Of all entries.
     bytes: AtomicU64,
     /// Where to look for a free place first: behind the last one taken, since pins mostly end in the order in which they began.
@@ -17,7 +17,7 @@ pub struct PinAccount {
 
 /// One pin's entry.
 #[derive(Default)]
-struct Place {
+struct PinEntry {
     /// The unit's number plus one; 0: free.
     unit: AtomicU64,
     bytes: AtomicU64,
@@ -58,7 +58,7 @@ impl PinAccount {
         self.places().filter(|p| p.unit.load(Ordering::Acquire) != 0).count()
     }
 
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    fn places(&self) -> impl Iterator<Item = &PinEntry> {
         self.blocks.iter().map_while(OnceLock::get).flatten()
     }
 
@@ -86,7 +86,7 @@ impl PinAccount {
                     return at as u32;
                 }
             }
-            self.blocks[block].get_or_init(|| (0..FIRST << block).map(|_| Place::default()).collect());
+            self.blocks[block].get_or_init(|| (0..FIRST << block).map(|_| PinEntry::default()).collect());
             start = there;
             if let Some(at) = (start..there + (FIRST << block)).find(|at| self.take(*at, unit, bytes)) {
                 return at as u32;
@@ -107,7 +107,7 @@ impl PinAccount {
         true
     }
 
-    fn place(&self, at: usize) -> Option<&Place> {
+    fn place(&self, at: usize) -> Option<&PinEntry> {
         let n = at + FIRST;
         let block = (n.ilog2() - FIRST.ilog2()) as usize;
         self.blocks.get(block)?.get()?.get(n - (FIRST << block))

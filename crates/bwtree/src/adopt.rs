@@ -18,7 +18,7 @@ use crate::arena::Arena;
 use crate::consolidate::merge;
 use crate::core::Core;
 use crate::inner::{Inner, separator};
-use crate::newest::{Edit, Place};
+use crate::newest::{Edit, Rank};
 use crate::options::{Error, Options};
 use crate::page::{
     DeltaRecord, Fences, Fill, Layout, Leaf, NO_PAGE, Op, OverflowRef, POSITION_EXACT, Piece, Rest, cuts, ensure,
@@ -234,7 +234,7 @@ fn edits<'a>(
             Err(row) => row as u32,
         };
         ensure(record.raw_position() == position, "a delta belongs to another row")?;
-        let place = Place::of(position);
+        let place = Rank::of(position);
         let (first, last) = (rows.start, rows.end - usize::from(place.replaces()).min(rows.end));
         ensure((first..=last).contains(&place.row()), "a delta belongs to a row that is not its leaf's")?;
         let value = (record.op() == Op::Put).then(|| (record.prefix(), record.rest()));

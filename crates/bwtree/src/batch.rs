@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use crate::consolidate::{Pieces, merge};
 use crate::core::Core;
-use crate::descend::Found;
+use crate::descend::FoundLeaf;
 use crate::epoch::Guard;
 use crate::inner::Target;
-use crate::newest::{Edit, Newest, Place};
+use crate::newest::{Edit, Newest, Rank};
 use crate::options::Error;
 use crate::page::{Draft, Op, POSITION_EXACT, Piece, Rest};
 use crate::stats::Counter;
@@ -178,7 +178,7 @@ impl Core {
     fn attempt_one(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         batch: &mut Batch<'_>,
         order: &Order<'_>,
         at: usize,
@@ -194,7 +194,7 @@ impl Core {
 
     /// Where the rows end that belong into the leaf that was found for the first of them. A row that is refused for its
     /// length, or has a rest that takes an extent of its own, goes alone.
-    fn same_leaf(&self, found: &Found<'_>, batch: &Batch<'_>, order: &Order<'_>, at: usize) -> usize {
+    fn same_leaf(&self, found: &FoundLeaf<'_>, batch: &Batch<'_>, order: &Order<'_>, at: usize) -> usize {
         let rows = order.rows[at..].iter().take(ROWS_MAX).map(|row| batch.rows[*row as usize]);
         let fits = |(key, value): &Row<'_>| {
             let rest = value.len().checked_sub(self.options.prefix_len);
@@ -210,7 +210,7 @@ impl Core {
     fn attempt_many(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         batch: &mut Batch<'_>,
         order: &Order<'_>,
         range: Range<usize>,
@@ -248,7 +248,7 @@ impl Core {
     /// table is loaded in the order of its keys; none otherwise. [`decide`](Self::decide) would say the same, row by row.
     fn append<'e, 'r: 'e>(
         &self,
-        found: &'e Found<'_>,
+        found: &'e FoundLeaf<'_>,
         batch: &mut Batch<'r>,
         order: &Order<'_>,
         range: Range<usize>,
@@ -281,7 +281,7 @@ impl Core {
     #[allow(clippy::type_complexity)]
     fn decide<'e, 'r: 'e>(
         &self,
-        found: &Found<'e>,
+        found: &FoundLeaf<'e>,
         batch: &mut Batch<'r>,
         order: &Order<'_>,
         range: Range<usize>,
@@ -302,10 +302,10 @@ impl Core {
             let same = older.next_if(|edit| edit.key == key).copied();
             let (position, mut is_there) = match same {
                 Some(edit) => (edit.place, edit.value.is_some()),
-                None if appended => (Place::of(leaf.count() as u32), false),
+                None if appended => (Rank::of(leaf.count() as u32), false),
                 None => match leaf.search(key) {
-                    Ok(row) => (Place::of(row as u32 | POSITION_EXACT), true),
-                    Err(row) => (Place::of(row as u32), false),
+                    Ok(row) => (Rank::of(row as u32 | POSITION_EXACT), true),
+                    Err(row) => (Rank::of(row as u32), false),
                 },
             };
             let mut edit = same;

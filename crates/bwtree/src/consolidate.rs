@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::alloc::Purpose;
 use crate::core::Core;
-use crate::descend::Found;
+use crate::descend::FoundLeaf;
 use crate::epoch::Guard;
 use crate::inner::separator;
 use crate::newest::{Edit, Newest};
@@ -68,7 +68,7 @@ impl Core {
     pub(crate) fn consolidate(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         last: (&Draft<'_>, u32),
         stamp: u64,
     ) -> Result<bool, Error> {
@@ -90,7 +90,7 @@ impl Core {
     pub(crate) fn rewrite(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         pieces: &[Piece<'_>],
         appended: bool,
         stamp: u64,
@@ -104,7 +104,7 @@ impl Core {
     fn replace(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         pieces: &[Piece<'_>],
         fill: Fill,
         shrinking: bool,
@@ -144,7 +144,7 @@ impl Core {
     fn split(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         pieces: &[Piece<'_>],
         cuts: &[usize],
         fences: Fences<'_>,

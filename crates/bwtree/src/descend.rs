@@ -13,7 +13,7 @@ use crate::page::{Leaf, NO_PAGE};
 use crate::store::{LeafState, Node, Word};
 
 /// A leaf that was found.
-pub(crate) struct Found<'g> {
+pub(crate) struct FoundLeaf<'g> {
     pub(crate) pid: u32,
     pub(crate) state: LeafState<'g>,
     /// It is frozen, and its merge lacks memory: it may be read as of now, but not changed.
@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// The leaf for `target`.
-    pub(crate) fn find_leaf<'g>(&self, guard: &'g Guard<'_>, target: Target<'_>) -> Found<'g> {
+    pub(crate) fn find_leaf<'g>(&self, guard: &'g Guard<'_>, target: Target<'_>) -> FoundLeaf<'g> {
         loop {
             let (parent, node) = self.find_inner(guard, 1, target);
             let child = node.child(target);
@@ -65,7 +65,7 @@ impl Core {
 
     /// From leaf `pid` to the right until the target is reached; `None`: start again.
     #[inline]
-    fn along_leaves<'g>(&self, guard: &'g Guard<'_>, mut pid: u32, target: Target<'_>) -> Option<Found<'g>> {
+    fn along_leaves<'g>(&self, guard: &'g Guard<'_>, mut pid: u32, target: Target<'_>) -> Option<FoundLeaf<'g>> {
         loop {
             let word = self.read(guard, pid);
             if word.frozen() {
@@ -73,7 +73,7 @@ impl Core {
             }
             let Node::Leaf(state) = word.node(&self.store) else { return None };
             if !state.leaf.beyond(target) {
-                return Some(Found { pid, state, frozen: false });
+                return Some(FoundLeaf { pid, state, frozen: false });
             }
             let high = state.leaf.high_fence()?;
             self.post(guard, 1, high, state.leaf.right(), pid);
@@ -88,7 +88,7 @@ impl Core {
         parent: &Inner,
         child: usize,
         target: Target<'_>,
-    ) -> Option<Found<'g>> {
+    ) -> Option<FoundLeaf<'g>> {
         let pid = parent.pid(child);
         let word = self.read(guard, pid);
         let Node::Leaf(state) = word.node(&self.store) else { return None };
@@ -104,7 +104,7 @@ impl Core {
             match neighbour.leaf.high_fence() {
                 Some(high) if high < state.leaf.low_fence() => left = neighbour.leaf.right(),
                 Some(high) if high == state.leaf.low_fence() && neighbour.leaf.right() == pid => {
-                    return Some(Found { pid, state, frozen: true });
+                    return Some(FoundLeaf { pid, state, frozen: true });
                 }
                 _ => return None,
             }

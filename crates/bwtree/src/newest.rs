@@ -10,7 +10,7 @@ use crate::store::LeafState;
 /// One key's newest change, and where it goes in the base page.
 #[derive(Clone, Copy)]
 pub(crate) struct Edit<'a> {
-    pub(crate) place: Place,
+    pub(crate) place: Rank,
     /// The record's offset from the base page; 0: it is in none yet.
     pub(crate) at: u32,
     pub(crate) key: &'a [u8],
@@ -21,14 +21,14 @@ pub(crate) struct Edit<'a> {
 /// Where in the order of keys a change belongs, up to ties between keys that go before the same row: twice the row, and one more
 /// if it replaces that row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(u32);
+pub(crate) struct Rank(u32);
 
-impl Place {
+impl Rank {
     /// From a record's position.
     #[inline]
-    pub(crate) fn of(raw_position: u32) -> Place {
+    pub(crate) fn of(raw_position: u32) -> Rank {
         const { assert!(POSITION_EXACT == 1 << 31) };
-        Place(raw_position.rotate_left(1))
+        Rank(raw_position.rotate_left(1))
     }
 
     /// Base rows before this one come before the change.
@@ -48,7 +48,7 @@ impl Place {
 pub(crate) struct Newest<'a> {
     edits: SmallVec<[Edit<'a>; SHORT]>,
     /// Places and indexes in `edits`, in key order.
-    order: SmallVec<[(Place, u32); SHORT]>,
+    order: SmallVec<[(Rank, u32); SHORT]>,
 }
 
 impl<'a> Newest<'a> {
@@ -59,7 +59,7 @@ impl<'a> Newest<'a> {
     /// Adds a change that is newer than the chain, with the position that the chain's page has for it.
     pub(crate) fn add_draft(&mut self, draft: &Draft<'a>, raw_position: u32) {
         let value = (draft.op == Op::Put).then_some((draft.prefix, draft.rest));
-        self.put(Edit { place: Place::of(raw_position), at: 0, key: draft.key, value });
+        self.put(Edit { place: Rank::of(raw_position), at: 0, key: draft.key, value });
     }
 
     /// Adds those of the chain's records that pass, which must depend on the key alone.
@@ -68,7 +68,7 @@ impl<'a> Newest<'a> {
         for (at, record) in state.records() {
             if passes(&record) {
                 let value = (record.op() == Op::Put).then(|| (record.prefix(), record.rest()));
-                let place = Place::of(record.raw_position());
+                let place = Rank::of(record.raw_position());
                 self.put(Edit { place, at: at as u32, key: record.key(), value });
             }
         }

@@ -1,7 +1,7 @@
 //! Changes: decide on what is there, put a delta on the chain, or consolidate with the change included.
 
 use crate::core::Core;
-use crate::descend::Found;
+use crate::descend::FoundLeaf;
 use crate::epoch::Guard;
 use crate::inner::Target;
 use crate::options::Error;
@@ -182,7 +182,7 @@ impl Core {
     pub(crate) fn attempt_in(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         draft: &Draft<'_>,
         change: Change<'_>,
     ) -> Result<Option<Outcome>, Error> {
@@ -217,7 +217,7 @@ impl Core {
     fn put(
         &self,
         guard: &Guard<'_>,
-        found: &Found<'_>,
+        found: &FoundLeaf<'_>,
         draft: &Draft<'_>,
         position: u32,
         stamp: u64,

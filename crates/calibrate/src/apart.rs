@@ -21,7 +21,7 @@ pub struct Processors {
 
 /// Round trips of one kind, and what to say of them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Kind {
+pub(super) struct Distance {
     pub(super) round_trips: Range<f64>,
     pub(super) processors: Processors,
 }
@@ -30,14 +30,14 @@ pub(super) struct Kind {
 /// is known.
 ///
 /// Where there are two, the near one comes first, unless hardly anything was measured there: it is the one that schedulers strive for.
-pub(super) fn kinds(round_trips: impl Iterator<Item = f64>) -> Option<(Kind, Option<Kind>)> {
+pub(super) fn kinds(round_trips: impl Iterator<Item = f64>) -> Option<(Distance, Option<Distance>)> {
     let mut all: Vec<f64> = round_trips.filter(|ns| *ns < KNOWN_NS).collect();
     all.sort_by(f64::total_cmp);
     let at = |part: f64| all.get((all.len().saturating_sub(1) as f64 * part).round() as usize).copied();
     let (low, high) = (at(LOWEST)?, at(1.0 - LOWEST)?);
     let border = if high < low * TWO_KINDS { f64::INFINITY } else { (low * high).sqrt() };
     let border_at = all.partition_point(|ns| *ns < border);
-    let kind = |round_trips: Range<f64>, of: Range<usize>| Kind {
+    let kind = |round_trips: Range<f64>, of: Range<usize>| Distance {
         processors: Processors {
             round_trip_ns: all[of.start + of.len() / 2],
             part: of.len() as f64 / all.len() as f64,
@@ -127,7 +127,7 @@ pub(super) fn both_busy() -> Result<f64, VerbsError> {
     let (doing, done) = (AtomicU64::new(RESTS), AtomicU64::new(0));
     let (mut alone, mut both) = (Vec::new(), Vec::new());
     let beside = || {
-        let mut place = Place::new();
+        let mut place = Scratch::new();
         loop {
             match doing.load(Ordering::Acquire) {
                 WORKS => place.copy(1),
@@ -140,7 +140,7 @@ pub(super) fn both_busy() -> Result<f64, VerbsError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("overside-beside".into()).spawn_scoped(scope, beside);
         thread.map_err(|e| VerbsError::no_thread(&e))?;
-        let mut place = Place::new();
+        let mut place = Scratch::new();
         for round in 0..2 * BUSY_ROUNDS {
             let (does, times) = if round % 2 == 0 { (RESTS, &mut alone) } else { (WORKS, &mut both) };
             doing.store(does, Ordering::Release);
@@ -164,11 +164,11 @@ pub(super) fn both_busy() -> Result<f64, VerbsError> {
 }
 
 /// What is copied there and back, and stays in the nearest cache.
-struct Place([u8; PLACE_BYTES], [u8; PLACE_BYTES]);
+struct Scratch([u8; PLACE_BYTES], [u8; PLACE_BYTES]);
 
-impl Place {
-    fn new() -> Place {
-        Place([1; PLACE_BYTES], [2; PLACE_BYTES])
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch([1; PLACE_BYTES], [2; PLACE_BYTES])
     }
 
     fn copy(&mut self, times: usize) {

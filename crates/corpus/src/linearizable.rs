@@ -50,7 +50,7 @@ struct Search<'a, M: Model> {
 }
 
 /// An order as far as it has come, and what may come next in it.
-struct Place<S> {
+struct Prefix<S> {
     state: S,
     /// Events with an answer that have their place.
     answered: usize,
@@ -76,7 +76,7 @@ impl<M: Model> Search<'_, M> {
             return true;
         }
         self.tried.insert((self.done.clone(), state.clone()));
-        let mut way = vec![Place { state, answered: 0, latest: 0, next: self.open(), tried: None }];
+        let mut way = vec![Prefix { state, answered: 0, latest: 0, next: self.open(), tried: None }];
         while let Some(place) = way.last_mut() {
             if let Some(index) = place.tried.take() {
                 self.turn(index);
@@ -95,7 +95,7 @@ impl<M: Model> Search<'_, M> {
             place.tried = Some(index);
             self.turn(index);
             if self.tried.insert((self.done.clone(), state.clone())) {
-                way.push(Place { state, answered, latest, next: self.open(), tried: None });
+                way.push(Prefix { state, answered, latest, next: self.open(), tried: None });
             }
         }
         false

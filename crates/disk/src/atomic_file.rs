@@ -13,11 +13,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
-    place: Place,
+    place: Target,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Target {
     Unnamed,
     Part(PathBuf),
     /// A device or a pipe, which is written to as it is.
@@ -38,7 +38,7 @@ impl AtomicFile {
             }
             Ok(there) if !there.is_file() => {
                 let file = OpenOptions::new().write(true).open(&path)?;
-                return Ok(AtomicFile { file, path, place: Place::There });
+                return Ok(AtomicFile { file, path, place: Target::There });
             }
             _ => {}
         }
@@ -47,7 +47,7 @@ impl AtomicFile {
         }
         sweep(&path);
         match unnamed(folder(&path)) {
-            Some(file) => Ok(AtomicFile { file, path, place: Place::Unnamed }),
+            Some(file) => Ok(AtomicFile { file, path, place: Target::Unnamed }),
             None => AtomicFile::beside(path),
         }
     }
@@ -58,7 +58,7 @@ impl AtomicFile {
         let file = OpenOptions::new().write(true).create_new(true).open(&part)?;
         // Says that somebody writes it. A file system without locks says it to nobody.
         let _ = file.try_lock();
-        Ok(AtomicFile { file, path, place: Place::Part(part) })
+        Ok(AtomicFile { file, path, place: Target::Part(part) })
     }
 
     /// The file, to be written to.
@@ -71,12 +71,12 @@ impl AtomicFile {
     /// # Errors
     /// The device is full or failing; what stood under the name stays.
     pub fn publish(mut self) -> io::Result<u64> {
-        if let Place::There = self.place {
+        if let Target::There = self.place {
             return Ok(self.file.metadata()?.len());
         }
         self.file.sync_data()?;
         let length = self.file.metadata()?.len();
-        if let Place::Unnamed = self.place {
+        if let Target::Unnamed = self.place {
             match named(&self.file, &self.path) {
                 Ok(()) => return Ok(length),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -85,11 +85,11 @@ impl AtomicFile {
             // No call puts a file without a name in the place of another.
             let part = part(&self.path);
             named(&self.file, &part)?;
-            self.place = Place::Part(part);
+            self.place = Target::Part(part);
         }
-        if let Place::Part(part) = &self.place {
+        if let Target::Part(part) = &self.place {
             fs::rename(part, &self.path)?;
-            self.place = Place::There;
+            self.place = Target::There;
         }
         Ok(length)
     }
@@ -97,7 +97,7 @@ impl AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let Place::Part(part) = &self.place {
+        if let Target::Part(part) = &self.place {
             let _ = fs::remove_file(part);
         }
     }

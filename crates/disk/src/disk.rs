@@ -22,7 +22,7 @@ pub trait Disk: Send + fmt::Debug {
     fn path(&self) -> &Path;
 
     /// How requests are carried out.
-    fn way(&self) -> Way;
+    fn way(&self) -> IoPath;
 
     /// What lies in a folder (`""` is the disk's own), by name in ascending order.
     ///
@@ -79,7 +79,7 @@ pub trait Disk: Send + fmt::Debug {
     /// Puts a request into the queue. Its completion carries the token.
     fn push(&mut self, token: u64, request: Request);
 
-    /// Hands what was pushed to the system. It does not wait for the disk where [`Way::uring`] is true.
+    /// Hands what was pushed to the system. It does not wait for the disk where [`IoPath::uring`] is true.
     ///
     /// # Errors
     /// The queue itself is broken. What is under way may or may not happen.
@@ -200,14 +200,14 @@ pub struct Completion {
 
 /// How requests are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct IoPath {
     /// By io_uring; otherwise by system calls that wait.
     pub uring: bool,
     /// Past the page cache; otherwise through it.
     pub direct: bool,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for IoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.uring { "io_uring" } else { "pwritev2" })?;
         f.write_str(if self.direct { ", O_DIRECT" } else { ", page cache" })
@@ -254,7 +254,7 @@ impl<D: Disk + ?Sized> Disk for Box<D> {
     fn path(&self) -> &Path {
         (**self).path()
     }
-    fn way(&self) -> Way {
+    fn way(&self) -> IoPath {
         (**self).way()
     }
     fn list(&mut self, folder: &str) -> io::Result<Vec<Entry>> {

@@ -28,7 +28,7 @@ mod uring;
 
 pub use atomic_file::AtomicFile;
 pub use buffer::{AlignedBuffer, BLOCK_BYTES};
-pub use disk::{Completion, Disk, Entry, FileId, Open, Request, Way, complete};
+pub use disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request, complete};
 #[doc(hidden)]
 pub use mutant::mutant;
 pub use plain::Plain;

@@ -9,7 +9,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::folder::{File, Folder};
-use crate::{Completion, Disk, Entry, FileId, Open, Request, Way};
+use crate::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 
 /// A folder whose requests are carried out, and completed, when they are submitted.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Disk for Plain {
         self.folder.path()
     }
 
-    fn way(&self) -> Way {
-        Way { uring: false, direct: self.folder.direct() }
+    fn way(&self) -> IoPath {
+        IoPath { uring: false, direct: self.folder.direct() }
     }
 
     fn list(&mut self, folder: &str) -> io::Result<Vec<Entry>> {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::folder::{File, Folder};
 use crate::plain::whole_blocks;
-use crate::{Completion, Disk, Entry, FileId, Open, Request, Way};
+use crate::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 
 /// A folder whose requests the kernel carries out while this process does other things.
 pub struct Uring {
@@ -163,8 +163,8 @@ impl Disk for Uring {
         self.folder.path()
     }
 
-    fn way(&self) -> Way {
-        Way { uring: true, direct: self.folder.direct() }
+    fn way(&self) -> IoPath {
+        IoPath { uring: true, direct: self.folder.direct() }
     }
 
     fn list(&mut self, folder: &str) -> io::Result<Vec<Entry>> {

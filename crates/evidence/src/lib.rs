@@ -23,7 +23,7 @@ mod verdict;
 
 pub use bars::{Bar, Verdict};
 pub use claims::{Claim, numbers, parse, states};
-pub use measured::{Lack, Measured, Metric, Place, Reading};
+pub use measured::{DataPoint, Lack, Measured, Metric, Reading};
 pub use results::{FORMAT, Kept, verdicts};
 pub use rules::{goals, rules};
 pub use stats::{BestOf, Ratio, Spread, best_of, median};

@@ -10,12 +10,12 @@ pub struct Measured {
     /// As it is asked for: `overside bench FIGURE`.
     pub figure: String,
     /// On all curves.
-    pub places: Vec<Place>,
+    pub places: Vec<DataPoint>,
 }
 
 /// One place on one curve.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct DataPoint {
     /// Which curve.
     pub series: String,
     /// Where on it.
@@ -86,19 +86,19 @@ impl Measured {
         let name = figure["figure"].as_str().ok_or("there is no `figure`: this is no figure's JSON")?;
         let list = |key: &str| figure[key].as_array().cloned().unwrap_or_default();
         let all = list("points").into_iter().chain(list("measured"));
-        let places = all.map(|value| Place::of(name, &value)).collect::<Result<_, _>>()?;
+        let places = all.map(|value| DataPoint::of(name, &value)).collect::<Result<_, _>>()?;
         Ok(Measured { figure: name.to_owned(), places })
     }
 
     /// The place of a curve.
-    pub(crate) fn place(&self, series: &str, x: u64, rows: Option<u64>) -> Result<&Place, Lack> {
-        let own = |place: &&Place| place.is_of(series, rows) && place.x == x;
+    pub(crate) fn place(&self, series: &str, x: u64, rows: Option<u64>) -> Result<&DataPoint, Lack> {
+        let own = |place: &&DataPoint| place.is_of(series, rows) && place.x == x;
         self.places.iter().find(own).ok_or_else(|| self.lack(series, Some(x), rows))
     }
 
     /// The places of a curve in the order of x: at least one.
-    pub(crate) fn curve(&self, series: &str, rows: Option<u64>) -> Result<Vec<&Place>, Lack> {
-        let mut all: Vec<&Place> = self.places.iter().filter(|place| place.is_of(series, rows)).collect();
+    pub(crate) fn curve(&self, series: &str, rows: Option<u64>) -> Result<Vec<&DataPoint>, Lack> {
+        let mut all: Vec<&DataPoint> = self.places.iter().filter(|place| place.is_of(series, rows)).collect();
         all.sort_by_key(|place| place.x);
         if all.is_empty() { Err(self.lack(series, None, rows)) } else { Ok(all) }
     }
@@ -108,8 +108,8 @@ impl Measured {
     }
 }
 
-impl Place {
-    fn of(figure: &str, value: &Value) -> Result<Place, String> {
+impl DataPoint {
+    fn of(figure: &str, value: &Value) -> Result<DataPoint, String> {
         let series = value["series"].as_str().ok_or_else(|| format!("{figure}: a point names no series"))?;
         let x = value["x"].as_u64().ok_or_else(|| format!("{figure}: a point of `{series}` has no x"))?;
         let rounds = value["rounds"].as_object().cloned().unwrap_or_default();
@@ -118,7 +118,7 @@ impl Place {
         if exact.is_none() && empty {
             return Err(format!("{figure}: `{series}` at {x} has no rounds"));
         }
-        Ok(Place { series: series.to_owned(), x, rows: value["rows"].as_u64(), rounds, exact })
+        Ok(DataPoint { series: series.to_owned(), x, rows: value["rows"].as_u64(), rounds, exact })
     }
 
     fn is_of(&self, series: &str, rows: Option<u64>) -> bool {

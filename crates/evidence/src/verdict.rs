@@ -2,7 +2,7 @@
 
 use crate::{
     Bar, Ratio,
-    measured::{Lack, Measured, Metric, Place, Reading, over},
+    measured::{DataPoint, Lack, Measured, Metric, Reading, over},
 };
 use serde::Serialize;
 use std::{fmt, ops::RangeInclusive};
@@ -224,7 +224,7 @@ impl Of {
                 if figure.curve(series, None)?.len() < 2 {
                     return Err(figure.lack(series, Some(base.x + 1), None));
                 }
-                let reading = |place: &Place| {
+                let reading = |place: &DataPoint| {
                     let values = ratios(figure, metric, place, base)?;
                     Ok(Reading::of(place.x.to_string(), &values, false))
                 };
@@ -251,7 +251,7 @@ impl Of {
 
 impl At {
     /// The place that is meant.
-    pub(crate) fn place(self, figure: &Measured) -> Result<&Place, Lack> {
+    pub(crate) fn place(self, figure: &Measured) -> Result<&DataPoint, Lack> {
         if let On::X(x) = self.on {
             return figure.place(self.series, x, self.rows);
         }
@@ -380,11 +380,16 @@ fn short(value: f64) -> String {
 }
 
 /// One place over another, round by round.
-pub(crate) fn ratios(figure: &Measured, metric: Metric, ours: &Place, theirs: &Place) -> Result<Vec<f64>, Lack> {
+pub(crate) fn ratios(
+    figure: &Measured,
+    metric: Metric,
+    ours: &DataPoint,
+    theirs: &DataPoint,
+) -> Result<Vec<f64>, Lack> {
     Ok(over(&ours.values(figure, metric)?, &theirs.values(figure, metric)?))
 }
 
-fn in_range<'a>(figure: &'a Measured, series: &str, (from, to): RangeEnds) -> Result<Vec<&'a Place>, Lack> {
+fn in_range<'a>(figure: &'a Measured, series: &str, (from, to): RangeEnds) -> Result<Vec<&'a DataPoint>, Lack> {
     let range: RangeInclusive<u64> = from..=to;
     let mut all = figure.curve(series, None)?;
     all.retain(|place| range.contains(&place.x));

@@ -43,13 +43,13 @@ impl Format {
         if head.is_empty() {
             bail!("the file is empty");
         }
-        let found = Found::of(head);
+        let found = Detected::of(head);
         match (self, found) {
-            (Format::Parquet, Found::Parquet)
-            | (Format::Arrow, Found::ArrowFile | Found::ArrowStream)
+            (Format::Parquet, Detected::Parquet)
+            | (Format::Arrow, Detected::ArrowFile | Detected::ArrowStream)
             // A NUL is a character of text like another.
-            | (Format::Csv, Found::Text | Found::Unknown) => Ok(self),
-            (Format::Parquet, Found::EncryptedParquet) => {
+            | (Format::Csv, Detected::Text | Detected::Unknown) => Ok(self),
+            (Format::Parquet, Detected::EncryptedParquet) => {
                 bail!("the file is encrypted Parquet; decrypt it before loading")
             }
             _ => {
@@ -63,11 +63,11 @@ impl Format {
     /// # Errors
     /// There are none, or they are of no format that is read.
     pub fn of_head(head: &[u8]) -> Result<Format> {
-        match Found::of(head) {
+        match Detected::of(head) {
             _ if head.is_empty() => bail!("there is nothing to read"),
-            Found::Parquet => Ok(Format::Parquet),
-            Found::ArrowFile | Found::ArrowStream => Ok(Format::Arrow),
-            Found::Text | Found::Unknown => Ok(Format::Csv),
+            Detected::Parquet => Ok(Format::Parquet),
+            Detected::ArrowFile | Detected::ArrowStream => Ok(Format::Arrow),
+            Detected::Text | Detected::Unknown => Ok(Format::Csv),
             found => bail!("the content is {}; convert it to CSV, Arrow or Parquet", found.name()),
         }
     }
@@ -83,7 +83,7 @@ impl Format {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum Detected {
     Parquet,
     EncryptedParquet,
     ArrowFile,
@@ -97,36 +97,36 @@ enum Found {
     Unknown,
 }
 
-impl Found {
-    fn of(head: &[u8]) -> Found {
+impl Detected {
+    fn of(head: &[u8]) -> Detected {
         match head {
-            [b'P', b'A', b'R', b'1', ..] => Found::Parquet,
-            [b'P', b'A', b'R', b'E', ..] => Found::EncryptedParquet,
-            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Found::ArrowFile,
-            [0xFF, 0xFF, 0xFF, 0xFF, ..] => Found::ArrowStream,
-            [b'F', b'E', b'A', b'1', ..] => Found::FeatherV1,
-            [0x1F, 0x8B, ..] => Found::Gzip,
-            [0x28, 0xB5, 0x2F, 0xFD, ..] => Found::Zstd,
-            [b'P', b'K', 3, 4, ..] => Found::Zip,
-            [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Found::Utf16,
-            head if head.contains(&0) => Found::Unknown,
-            _ => Found::Text,
+            [b'P', b'A', b'R', b'1', ..] => Detected::Parquet,
+            [b'P', b'A', b'R', b'E', ..] => Detected::EncryptedParquet,
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Detected::ArrowFile,
+            [0xFF, 0xFF, 0xFF, 0xFF, ..] => Detected::ArrowStream,
+            [b'F', b'E', b'A', b'1', ..] => Detected::FeatherV1,
+            [0x1F, 0x8B, ..] => Detected::Gzip,
+            [0x28, 0xB5, 0x2F, 0xFD, ..] => Detected::Zstd,
+            [b'P', b'K', 3, 4, ..] => Detected::Zip,
+            [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Detected::Utf16,
+            head if head.contains(&0) => Detected::Unknown,
+            _ => Detected::Text,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Found::Parquet => "Parquet",
-            Found::EncryptedParquet => "encrypted Parquet",
-            Found::ArrowFile => "an Arrow file",
-            Found::ArrowStream => "an Arrow stream",
-            Found::FeatherV1 => "Feather version 1",
-            Found::Gzip => "compressed with gzip",
-            Found::Zstd => "compressed with zstd",
-            Found::Zip => "a ZIP archive",
-            Found::Utf16 => "text in UTF-16 (iconv -f UTF-16 -t UTF-8)",
-            Found::Text => "text, or of an unknown format",
-            Found::Unknown => "of an unknown format",
+            Detected::Parquet => "Parquet",
+            Detected::EncryptedParquet => "encrypted Parquet",
+            Detected::ArrowFile => "an Arrow file",
+            Detected::ArrowStream => "an Arrow stream",
+            Detected::FeatherV1 => "Feather version 1",
+            Detected::Gzip => "compressed with gzip",
+            Detected::Zstd => "compressed with zstd",
+            Detected::Zip => "a ZIP archive",
+            Detected::Utf16 => "text in UTF-16 (iconv -f UTF-16 -t UTF-8)",
+            Detected::Text => "text, or of an unknown format",
+            Detected::Unknown => "of an unknown format",
         }
     }
 }

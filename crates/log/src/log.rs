@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use overside_disk::{AlignedBuffer, BLOCK_BYTES, Completion, Disk, FileId, Open, Request, Way, mutant};
+use overside_disk::{AlignedBuffer, BLOCK_BYTES, Completion, Disk, FileId, IoPath, Open, Request, mutant};
 
 use crate::checkpoint::{Facts, Manifest};
 use crate::gather::{Gathered, Segment, Shared};
@@ -215,9 +215,9 @@ impl<D: Disk> Log<D> {
     }
 
     /// How the log is written.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> IoPath {
         let way = self.disk.way();
-        Way { direct: way.direct && self.options.is_direct(), ..way }
+        IoPath { direct: way.direct && self.options.is_direct(), ..way }
     }
 
     /// The disk, whose descriptor its owner waits on.

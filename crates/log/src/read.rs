@@ -8,7 +8,7 @@ use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, FileId, Open, Request, mut
 use crate::gather::Segment;
 use crate::group::{DirectoryId, Group, GroupKind, NoHeader, SEGMENT_BYTES_MAX, SegmentHeader, padded};
 use crate::record;
-use crate::replay::Held;
+use crate::replay::HeldRecords;
 use crate::{Record, Refusal, layout};
 
 /// What reading a log came to.
@@ -76,7 +76,7 @@ impl End {
 }
 
 /// A segment as it was found.
-struct Found {
+struct FoundSegment {
     number: u64,
     header: Option<SegmentHeader>,
 }
@@ -128,7 +128,7 @@ impl<D: Disk> Reader<'_, D> {
     ) -> Result<End, Refusal> {
         let mut found = Vec::new();
         for number in numbers {
-            found.push(Found { number: *number, header: self.header(*number)? });
+            found.push(FoundSegment { number: *number, header: self.header(*number)? });
         }
         let mut end = End { floor: needed.stamp, ..End::default() };
         end.replayed.position = needed.position;
@@ -136,7 +136,7 @@ impl<D: Disk> Reader<'_, D> {
         (end.replayed.next_stamp, end.replayed.next_table) = (needed.next_stamp.max(1), needed.next_table);
         let headers = found.iter().filter_map(|found| found.header);
         end.incarnation = headers.map(|header| header.incarnation).max().unwrap_or(0).max(needed.incarnation) + 1;
-        let mut held = Held::default();
+        let mut held = HeldRecords::default();
         let mut next = self.first(&found, needed)?;
         let mut last = None;
         while let Some(header) = next {
@@ -160,7 +160,7 @@ impl<D: Disk> Reader<'_, D> {
     }
 
     /// The segment that the log begins in, if there is a log.
-    fn first(&mut self, found: &[Found], needed: Needed) -> Result<Option<SegmentHeader>, Refusal> {
+    fn first(&mut self, found: &[FoundSegment], needed: Needed) -> Result<Option<SegmentHeader>, Refusal> {
         if let Some(first) = found.iter().find(|found| found.number == needed.segment) {
             if first.header.is_none() && needed.logged {
                 self.lost(&layout::segment(needed.segment), 0, "it has no sound header, and the checkpoint needs it")?;
@@ -186,11 +186,11 @@ impl<D: Disk> Reader<'_, D> {
     /// Reads the groups of a segment; gives the one in which the log goes on.
     fn segment(
         &mut self,
-        found: &[Found],
+        found: &[FoundSegment],
         header: SegmentHeader,
         needed: Needed,
         end: &mut End,
-        held: &mut Held,
+        held: &mut HeldRecords,
         each: &mut dyn FnMut(Record<'_>) -> Result<(), String>,
     ) -> Result<Option<SegmentHeader>, Refusal> {
         let mut content = self.content(header.number)?;
@@ -258,7 +258,7 @@ impl<D: Disk> Reader<'_, D> {
     /// Looks at everything behind the log's end: whether it says that more was on the disk.
     fn behind(
         &mut self,
-        found: &[Found],
+        found: &[FoundSegment],
         last: Option<SegmentHeader>,
         needed: Needed,
         end: &mut End,

@@ -9,7 +9,7 @@ use crate::{Record, Records, record};
 
 /// Holds records back until a floor passes them.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldRecords {
     records: BinaryHeap<One>,
     /// How many were held in all, which orders those of one stamp.
     count: u64,
@@ -22,7 +22,7 @@ struct One {
     bytes: Vec<u8>,
 }
 
-impl Held {
+impl HeldRecords {
     /// The records of a group, which says that every stamp below `floor` has been in a group by now, or never will be. Gives out what
     /// that settles, in order, without a copy of the group's own.
     pub fn group<'a, E>(
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn records_come_out_by_stamp_as_soon_as_a_floor_passes_them() {
         let record = |stamp, table| Record { stamp, table, change: Change::Drop };
-        let mut held = Held::default();
+        let mut held = HeldRecords::default();
         let mut out = Vec::new();
         let groups: [(&[(u64, u32)], u64); 5] = [
             (&[(7, 0), (5, 0)], 5),

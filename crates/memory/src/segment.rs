@@ -38,14 +38,14 @@ pub struct Segment {
     base: NonNull<u8>,
     len: usize,
     fd: Option<OwnedFd>,
-    place: Place,
+    place: MappingOwner,
     /// Given back last, after the mapping has ended.
     name: Name,
 }
 
 /// Who ends the mapping.
 #[derive(Debug)]
-enum Place {
+enum MappingOwner {
     Own,
     Reserved(#[expect(dead_code, reason = "kept for its end")] Reserved),
 }
@@ -66,7 +66,7 @@ impl Segment {
         let fd = sys::memfd("overside-segment", len)?;
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map(&fd, None, len, true) }?;
-        Self { name, base, len, fd: Some(fd), place: Place::Own }.sealed()
+        Self { name, base, len, fd: Some(fd), place: MappingOwner::Own }.sealed()
     }
 
     /// A segment that no peer ever maps: receive buffers, scratch. Huge pages are asked for.
@@ -78,7 +78,7 @@ impl Segment {
         // SAFETY: [mapping] a new mapping at an address of the system's choice.
         let base = unsafe { sys::map_anonymous(None, len, true) }?;
         sys::advise_huge(base, len);
-        Ok(Self { name, base, len, fd: None, place: Place::Own })
+        Ok(Self { name, base, len, fd: None, place: MappingOwner::Own })
     }
 
     /// A shared segment at a place of a reservation.
@@ -86,7 +86,7 @@ impl Segment {
         let (name, fd) = (Name::new()?, sys::memfd("overside-arena", len)?);
         // SAFETY: [reservation] `place` is a committed-once part of the reservation.
         let base = unsafe { sys::map(&fd, Some(place.base()), len, true) }?;
-        Self { name, base, len, fd: Some(fd), place: Place::Reserved(place) }.sealed()
+        Self { name, base, len, fd: Some(fd), place: MappingOwner::Reserved(place) }.sealed()
     }
 
     /// With its size sealed, and for this mapping alone to write.
@@ -159,9 +159,9 @@ impl Drop for Segment {
     fn drop(&mut self) {
         match &self.place {
             // SAFETY: [mapping] the last owner ends it; views and buffers keep an Arc or a hold.
-            Place::Own => unsafe { sys::unmap(self.base, self.len) },
+            MappingOwner::Own => unsafe { sys::unmap(self.base, self.len) },
             // The end of its place ends the mapping.
-            Place::Reserved(_) => {}
+            MappingOwner::Reserved(_) => {}
         }
     }
 }

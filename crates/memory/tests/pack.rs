@@ -6,7 +6,7 @@ mod cases;
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
 use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack, pack_periods, pack_runs, pack_with};
-use overside_shape::{Bitmap, Column, Kind, Level, Mask, Messages, Order, Run, Shape};
+use overside_shape::{Bitmap, Column, Level, Mask, Messages, Order, Run, Shape, ShapeKind};
 use proptest::prelude::*;
 
 /// Kernels that this processor runs; says of the others that they were skipped.
@@ -247,7 +247,7 @@ proptest! {
             by_column.extend(values.flatten());
             before += *width as usize;
         }
-        if matches!(shape.kind(), Kind::Bitmapped { .. } | Kind::Set { .. }) {
+        if matches!(shape.kind(), ShapeKind::Bitmapped { .. } | ShapeKind::Set { .. }) {
             check(&shape, &part, Layout::Columns, &by_column, skew);
         }
     }
@@ -410,7 +410,7 @@ proptest! {
             .map(|of| Bitmap::of(rows, |row| row >= first && to[(row - first) as usize] == Some(of)))
             .filter(|bits| bits.ones() > 0)
             .map(|bits| Shape::bitmapped(&at, &bits, Order::Rows).unwrap())
-            .filter(|shape| matches!(shape.kind(), Kind::Bitmapped { .. }))
+            .filter(|shape| matches!(shape.kind(), ShapeKind::Bitmapped { .. }))
             .collect();
         prop_assume!(!shapes.is_empty());
         let memory = Fenced::new((skew + columns * rows * 4) as usize);

@@ -1,6 +1,6 @@
 //! What packing all of a shape costs, with the kernel that its kind has.
 
-use overside_shape::{Kind, Shape};
+use overside_shape::{Shape, ShapeKind};
 
 use crate::planner::Planner;
 use crate::tables::Ground;
@@ -28,7 +28,7 @@ impl Planner {
         if let Some(move_ns) = pieces_ns.filter(|_| !ground.regular) {
             return Packing { pass_ns: 0.0, move_ns };
         }
-        if let Kind::Bitmapped { columns, rows } = shape.kind() {
+        if let ShapeKind::Bitmapped { columns, rows } = shape.kind() {
             let (mut pass, mut run, mut known) = (0.0, 0.0, true);
             for column in columns {
                 let (row_ns, run_ns) = self.profile().pack_bitmapped(column.width).unwrap_or_else(|| {

@@ -1,6 +1,6 @@
 //! A profile by ranges of lengths, so that a plan looks nothing up twice.
 
-use overside_shape::{Kind, Mask, Shape};
+use overside_shape::{Mask, Shape, ShapeKind};
 
 use crate::curve::Line;
 use crate::profile::{Distance, Profile};
@@ -62,19 +62,19 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) fn of(shape: &Shape, tally: &Tally, warm: bool) -> Self {
         let (distance, regular) = match shape.kind() {
-            Kind::Contiguous(_) | Kind::List(_) | Kind::Variable { .. } => (Distance::SCATTERED, false),
-            Kind::Strided { .. } | Kind::Bitmapped { columns: [_], .. } => {
+            ShapeKind::Contiguous(_) | ShapeKind::List(_) | ShapeKind::Variable { .. } => (Distance::SCATTERED, false),
+            ShapeKind::Strided { .. } | ShapeKind::Bitmapped { columns: [_], .. } => {
                 let pieces = tally.pieces();
                 let gaps = (shape.end() - shape.start()).saturating_sub(shape.bytes());
                 (Distance::of_gap(gaps as f64 / pieces.max(1.0)), true)
             }
             // Rows anywhere.
-            Kind::Mapped { .. } => (Distance::SCATTERED, true),
+            ShapeKind::Mapped { .. } => (Distance::SCATTERED, true),
             // Each column is read from its start to its end.
-            Kind::Bitmapped { .. } | Kind::Set { mask: Mask::Rows, .. } => (Distance::of_gap(0.0), true),
-            Kind::Set { mask: Mask::Periods, .. } => (Distance::SCATTERED, false),
+            ShapeKind::Bitmapped { .. } | ShapeKind::Set { mask: Mask::Rows, .. } => (Distance::of_gap(0.0), true),
+            ShapeKind::Set { mask: Mask::Periods, .. } => (Distance::SCATTERED, false),
         };
-        let anywhere = !regular || matches!(shape.kind(), Kind::Mapped { .. });
+        let anywhere = !regular || matches!(shape.kind(), ShapeKind::Mapped { .. });
         Self { distance, regular, anywhere, warm }
     }
 }

@@ -1,6 +1,6 @@
 //! How long a shape's fragments are, counted once and allocating nothing.
 
-use overside_shape::{Column, Kind, Level, Run, Shape};
+use overside_shape::{Column, Level, Run, Shape, ShapeKind};
 use smallvec::SmallVec;
 
 /// Fragments by length, in ranges of a quarter of a power of two, within which no curve of a profile bends: those that
@@ -81,15 +81,17 @@ impl Counts {
         }
         match shape.kind() {
             // These need no walk, and a walk costs more than all the rest.
-            Kind::List(runs) => self.add(RANGES, some(runs).iter().map(|run| run.len)).0,
-            Kind::Contiguous(run) if run.len > 0 && shape.messages().count() == 1 => {
+            ShapeKind::List(runs) => self.add(RANGES, some(runs).iter().map(|run| run.len)).0,
+            ShapeKind::Contiguous(run) if run.len > 0 && shape.messages().count() == 1 => {
                 self.add(RANGES, std::iter::once(run.len)).0
             }
-            Kind::Strided { levels: [level], runs, .. } if level.count > PERIODS_MIN => self.add_periods(*level, runs),
-            Kind::Strided { levels: [level], runs, .. } if is_of_equal_periods(shape, *level, runs) => {
+            ShapeKind::Strided { levels: [level], runs, .. } if level.count > PERIODS_MIN => {
+                self.add_periods(*level, runs)
+            }
+            ShapeKind::Strided { levels: [level], runs, .. } if is_of_equal_periods(shape, *level, runs) => {
                 self.add(RANGES, (0..level.count).flat_map(|_| runs.iter().map(|run| run.len))).0
             }
-            Kind::Bitmapped { columns, .. } if is_of_equal_rows(shape, columns) => self.add_row(columns),
+            ShapeKind::Bitmapped { columns, .. } if is_of_equal_rows(shape, columns) => self.add_row(columns),
             _ => self.add_messages(shape),
         }
     }
@@ -122,7 +124,7 @@ impl Counts {
     fn add_messages(&mut self, shape: &Shape) -> u64 {
         let messages = shape.messages();
         let count = messages.count();
-        if matches!(shape.kind(), Kind::List(_) | Kind::Variable { .. }) {
+        if matches!(shape.kind(), ShapeKind::List(_) | ShapeKind::Variable { .. }) {
             return self.add(RANGES, messages.fragments().take(FRAGMENTS_MAX).map(|run| run.len)).0;
         }
         if count <= SAMPLE_MESSAGES || messages.uniform_bytes().is_none() {
@@ -362,7 +364,7 @@ mod tests {
         ] {
             let shape = Shape::bitmapped(&columns, &rows, Order::Rows).unwrap();
             for shape in [shape.clone(), shape.one_message()] {
-                let Kind::Bitmapped { columns, .. } = shape.kind() else { panic!("{shape:?}") };
+                let ShapeKind::Bitmapped { columns, .. } = shape.kind() else { panic!("{shape:?}") };
                 assert_eq!(is_of_equal_rows(&shape, columns), by_rule, "{shape:?}");
                 let listed = Shape::list(&shape.messages().fragments().collect::<Vec<_>>()).unwrap();
                 let counted = |shape: &Shape| {
@@ -386,7 +388,7 @@ mod tests {
     #[test]
     fn few_periods_that_touch_are_counted_as_they_are() {
         let shape = Shape::list(&[Run::new(1, 1), Run::new(3, 7), Run::new(11, 6)]).unwrap();
-        assert!(matches!(shape.kind(), Kind::Strided { .. }), "{shape:?}");
+        assert!(matches!(shape.kind(), ShapeKind::Strided { .. }), "{shape:?}");
         let counted: Vec<_> = Tally::of(&shape).ranges().iter().map(|range| (range.pieces, range.bytes)).collect();
         assert_eq!(counted, [(1.0, 1.0), (1.0, 6.0), (1.0, 7.0)]);
     }

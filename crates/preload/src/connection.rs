@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 use crate::count::Counts;
 use crate::diagnosis::Reason;
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 use crate::lock::{Guard, Lock};
 use crate::policy;
 use crate::ring::{Receiver, Sender};
-use crate::slab::Place;
+use crate::slab::SlabEntry;
 use crate::sleepers::{Patience, Sleepers};
 use crate::spin::SpinBudget;
 use crate::state::{Family, Host, Incoming, Life, Outgoing, Search, Source};
@@ -151,12 +151,12 @@ pub(crate) struct Tally {
 /// The lock is held, `inner` can be used.
 ///
 /// Whoever only looks at `inner` may be jumped out of by a signal handler. Whoever changes it says so before, by the way it is reached.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockHeld<'a> {
     pub(crate) connection: &'a Connection,
     guard: Guard<'a>,
 }
 
-impl std::ops::Deref for Held<'_> {
+impl std::ops::Deref for LockHeld<'_> {
     type Target = Inner;
     #[inline]
     fn deref(&self) -> &Inner {
@@ -165,7 +165,7 @@ impl std::ops::Deref for Held<'_> {
     }
 }
 
-impl std::ops::DerefMut for Held<'_> {
+impl std::ops::DerefMut for LockHeld<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Inner {
         self.guard.changes();
@@ -174,7 +174,7 @@ impl std::ops::DerefMut for Held<'_> {
     }
 }
 
-impl Held<'_> {
+impl LockHeld<'_> {
     /// This has happened: what is to be done about it.
     pub(crate) fn step(&mut self, event: Event) -> Action {
         let action = Inner::step(self, event);
@@ -211,14 +211,14 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockHeld<'_> {
     #[inline]
     fn drop(&mut self) {
         self.publish();
     }
 }
 
-impl Place for Connection {
+impl SlabEntry for Connection {
     fn fresh() -> Self {
         Self {
             lock: Lock::new(),
@@ -258,15 +258,15 @@ impl Connection {
         }
     }
 
-    /// Of a new one, or one that is no more; else by [`Held::set_life`].
+    /// Of a new one, or one that is no more; else by [`LockHeld::set_life`].
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
     }
 
     /// None when this thread has it already (a signal handler), or it `is_broken`.
     #[inline]
-    pub(crate) fn hold(&self) -> Option<Held<'_>> {
-        self.lock.look().map(|guard| Held { connection: self, guard })
+    pub(crate) fn hold(&self) -> Option<LockHeld<'_>> {
+        self.lock.look().map(|guard| LockHeld { connection: self, guard })
     }
 
     /// Whether a thread has jumped out of a call that was changing it: nobody knows what of it is true.
@@ -280,8 +280,8 @@ impl Connection {
     }
 
     /// The same for who holds others.
-    pub(crate) fn hold_soon(&self) -> Option<Held<'_>> {
-        self.lock.lock_soon().map(|guard| Held { connection: self, guard })
+    pub(crate) fn hold_soon(&self) -> Option<LockHeld<'_>> {
+        self.lock.lock_soon().map(|guard| LockHeld { connection: self, guard })
     }
 
     /// Its place is free for another: a lock that this thread has left behind is given back.
@@ -376,13 +376,13 @@ impl Inner {
 
     /// The memory, as long as it is mapped.
     #[inline]
-    pub(crate) fn shared(&self) -> Option<Shared> {
+    pub(crate) fn shared(&self) -> Option<SharedMemory> {
         self.life.shared()
     }
 
     /// The memory of one that is in the rings.
     #[inline]
-    pub(crate) fn ring(&self) -> Option<Shared> {
+    pub(crate) fn ring(&self) -> Option<SharedMemory> {
         self.life.ring()
     }
 
@@ -390,7 +390,7 @@ impl Inner {
         self.life
     }
 
-    /// As [`Held::step`], of an event that leaves the connection where others see it.
+    /// As [`LockHeld::step`], of an event that leaves the connection where others see it.
     pub(crate) fn step(&mut self, event: Event) -> Action {
         let now = Standing { life: self.life, outgoing: self.outgoing, incoming: self.incoming };
         let (next, action) = step(now, event);
@@ -399,7 +399,7 @@ impl Inner {
     }
 
     /// There is memory, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
-    pub(crate) fn attach(&mut self, shared: Shared, called: bool) {
+    pub(crate) fn attach(&mut self, shared: SharedMemory, called: bool) {
         self.step(Event::Attaches { shared, called });
     }
 
@@ -458,7 +458,7 @@ impl Inner {
     }
 
     /// Whether every wake byte that was issued has been read.
-    pub(crate) fn drained_all(&self, shared: &Shared) -> bool {
+    pub(crate) fn drained_all(&self, shared: &SharedMemory) -> bool {
         self.drained() >= crate::wake::issued(shared.wake_word(self.end))
     }
 
@@ -501,7 +501,7 @@ impl Inner {
 
     /// Where the next byte comes from, by the word of the sender on where its ring begins.
     #[inline]
-    pub(crate) fn source(&self, shared: &Shared) -> Source {
+    pub(crate) fn source(&self, shared: &SharedMemory) -> Source {
         let Some(before) = shared.start(self.peer()).load(Ordering::SeqCst).checked_sub(1) else {
             return Source::NotBegun;
         };

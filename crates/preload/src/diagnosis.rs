@@ -16,7 +16,7 @@ pub(crate) enum Reason {
     /// A fork has brought it back for a while.
     Fork,
     /// Another process has it open too.
-    Shared,
+    SharedMemory,
     /// The kernel has counted other bytes than this library.
     Miscounted,
     /// Some resource could not be had.
@@ -36,7 +36,7 @@ impl Reason {
             Self::Call(name) => name,
             Self::Peer => "the other end closed it or went back to the kernel",
             Self::Fork => "a fork, and the ends have not come together again since",
-            Self::Shared => "another process has it open too",
+            Self::SharedMemory => "another process has it open too",
             Self::Miscounted => "bytes went past this library",
             Self::Exhausted => "out of memory or descriptors",
             Self::Refused => "whoever met us there was not the other end",

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use crate::connection::{Held, Inner, NO_EVENTFD};
+use crate::connection::{Inner, LockHeld, NO_EVENTFD};
 use crate::fault::{self, Fault};
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 use crate::sleepers::Present;
 use crate::{kernel, sets, wake};
 
 /// Takes wake bytes of before out of the kernel's stream, so that the next one wakes. Others whom the
 /// unread wake byte is just waking must have run before: it returns who they are.
-pub(crate) fn wake_bytes(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Present> {
+pub(crate) fn wake_bytes(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Option<Present> {
     let issued = wake::issued(shared.wake_word(held.end));
     if held.drained() >= issued || held.source(shared).is_before_ring() {
         return None;
@@ -63,7 +63,7 @@ pub(crate) fn last(held: &mut Inner, fd: c_int, last: u64) -> Option<Result<(), 
 
 /// This end's, if poll has found it readable, is drained for one who is about to sleep. Those who sleep
 /// in sets are told of what stands. Others in poll must have run before: it returns who they are.
-pub(crate) fn eventfd(held: &mut Held<'_>, fd: c_int) -> Option<Present> {
+pub(crate) fn eventfd(held: &mut LockHeld<'_>, fd: c_int) -> Option<Present> {
     let connection = held.connection;
     if connection.signalled.load(Ordering::SeqCst) == 0 {
         return None;

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, LockHeld};
 use crate::diagnosis::Reason;
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 use crate::step::{Action, Event};
 use crate::{drain, errno, eventfd, fallback, fork, futex, kernel, own, report, sets, settle, table, wake};
 
@@ -37,7 +37,7 @@ pub(crate) fn abandon(fd: c_int, connection: &'static Connection) {
     }
 }
 
-pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) {
+pub(crate) fn finish(held: &mut LockHeld<'_>, fd: c_int) {
     report::write(held, fd);
     let alone = held.is_ours_alone();
     match held.step(Event::Closes { alone }) {
@@ -51,7 +51,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) {
 
 /// What the peer has not taken goes through the kernel, if that takes all of it; else the peer finds it in the ring, which it
 /// keeps. What we have not taken makes the close a reset, as the kernel does it.
-fn ring_ends(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+fn ring_ends(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
     let peer = held.peer();
     let unread =
         held.rest() > 0 || !held.incoming.has_left() && held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0);
@@ -97,7 +97,7 @@ pub(crate) fn closing_own(first: u32, last: u32) {
 }
 
 /// The connection goes back to the kernel: the program closes an eventfd of it.
-fn lose_eventfds(held: &mut Held<'_>, fd: c_int, reason: Reason) {
+fn lose_eventfds(held: &mut LockHeld<'_>, fd: c_int, reason: Reason) {
     // Not taken along: another program may read the socket later.
     let _ = settle::attempt_at(held, fd, reason, settle::Reader::Here, true);
     sets::mute(fd, held.connection);

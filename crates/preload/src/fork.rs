@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::connection::{Held, State, Tally};
+use crate::connection::{LockHeld, State, Tally};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
 use crate::fallback::Asked;
@@ -51,7 +51,7 @@ pub(crate) extern "C" fn prepare() {
 }
 
 /// The last thing before the fork: the connection is not in the rings any more, or not all of it.
-pub(crate) fn put_in_order(fd: c_int, held: &mut Held<'_>) {
+pub(crate) fn put_in_order(fd: c_int, held: &mut LockHeld<'_>) {
     let reason = Reason::Call("fork while the ends were meeting");
     let searching = held.search.socket().is_some();
     match held.step(Event::Forks { searching }) {
@@ -127,7 +127,7 @@ pub(crate) extern "C" fn child() {
 }
 
 /// The counts move to where the child sees them too.
-fn share_counts(held: &mut Held<'_>, fd: c_int) {
+fn share_counts(held: &mut LockHeld<'_>, fd: c_int) {
     #[cfg(test)]
     if let Some(page) = crate::explore::common_page() {
         return held.count_in(page);
@@ -149,13 +149,13 @@ fn share_counts(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// Whether no lower descriptor names the same connection.
-fn is_first(fd: c_int, held: &Held<'_>) -> bool {
+fn is_first(fd: c_int, held: &LockHeld<'_>) -> bool {
     held.connection.descriptors.load(Ordering::Relaxed) == 1
         || table::all().find(|(_, other)| std::ptr::eq(*other, held.connection)).is_some_and(|(first, _)| first == fd)
 }
 
 /// This process has the connection open no more.
-pub(crate) fn leave(held: &mut Held<'_>) {
+pub(crate) fn leave(held: &mut LockHeld<'_>) {
     if held.has_relatives() {
         held.counts().leave();
     }

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use crate::connection::{Held, State};
+use crate::connection::{LockHeld, State};
 use crate::diagnosis::Reason;
 use crate::iovecs::Cursor;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, SharedMemory};
 use crate::ring::{Receiver, Took};
 use crate::state::Source;
 use crate::{drain, fallback, kernel, wake};
@@ -34,13 +34,13 @@ pub(crate) enum Step {
 }
 
 /// Whether this process still has bytes to read from the ring of a direction that is switched.
-pub(crate) fn is_in_ring(held: &Held<'_>) -> bool {
+pub(crate) fn is_in_ring(held: &LockHeld<'_>) -> bool {
     let Some(shared) = held.ring() else { return false };
     held.incoming.has_left() && (held.rest() > 0 || fallback::resend::due(held, &shared) > 0)
 }
 
 /// Whether bytes lie in the ring that the program may know of.
-pub(crate) fn is_unread(held: &Held<'_>) -> bool {
+pub(crate) fn is_unread(held: &LockHeld<'_>) -> bool {
     let Some(shared) = held.ring() else { return false };
     if held.incoming.has_left() {
         return fallback::resend::due(held, &shared) > 0;
@@ -49,7 +49,7 @@ pub(crate) fn is_unread(held: &Held<'_>) -> bool {
     held.input.waiting(&shared, direction).is_ok_and(|bytes| bytes > 0)
 }
 
-pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
+pub(crate) fn once(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     if held.incoming.has_left() {
         return after_ring(held, fd, to, look, how);
@@ -103,7 +103,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bo
 }
 
 /// The ring is empty. Now and then, or when the kernel has said that there is something, looks whether the stream has ended.
-fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
+fn nothing(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Step {
     if !held.dry.count() {
         return Step::Nothing;
     }
@@ -146,7 +146,7 @@ fn nothing(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Step {
 
 /// Whether bytes wait in the kernel that somebody wrote past the library: the ring is empty and every wake byte is drained. A wake byte is counted, and a
 /// direction switched, before the kernel has a byte of it; so what is counted is looked at last.
-fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
+fn is_stray(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     kernel::pending(fd) > 0
         && shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED == 0
         && shared.head(held.peer()).load(Ordering::SeqCst) == held.input.tail
@@ -154,7 +154,7 @@ fn is_stray(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
 }
 
 /// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.
-fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor<'_>, look: bool) -> Step {
+fn before_start(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, to: &mut Cursor<'_>, look: bool) -> Step {
     let there = kernel::pending(fd);
     if there == 0
         && held.error.is_some()
@@ -184,7 +184,7 @@ fn before_start(held: &mut Held<'_>, fd: c_int, shared: &Shared, to: &mut Cursor
 }
 
 /// Whether what the kernel has next is what the peer sends through it for good.
-pub(crate) fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
+pub(crate) fn is_after_ring(held: &mut LockHeld<'_>, fd: c_int) -> bool {
     let Some(shared) = held.ring() else { return false };
     let direction = held.peer();
     if !held.incoming.has_left() && shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
@@ -202,7 +202,7 @@ pub(crate) fn is_after_ring(held: &mut Held<'_>, fd: c_int) -> bool {
 }
 
 /// Goes on with a switch as far as it can without taking a byte of the program's. An error is the program's as well.
-pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) -> Step {
+pub(crate) fn progress(held: &mut LockHeld<'_>, fd: c_int) -> Step {
     let step = after_ring(held, fd, &mut Cursor::new(&[]), true, How::Bytes);
     if let Step::Error(error) = step {
         held.error = Some(error);
@@ -211,7 +211,7 @@ pub(crate) fn progress(held: &mut Held<'_>, fd: c_int) -> Step {
 }
 
 /// Switched: first what went through the kernel before the ring, then the wake bytes, then bytes for good.
-fn after_ring(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
+fn after_ring(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     if let Source::Before(left) = held.source(&shared) {
         let step = from_kernel(held, fd, to, look, left);
@@ -288,7 +288,7 @@ fn looks_on(
 }
 
 /// What the kernel's stream has come to, unless there are bytes that nobody has sent again: this process reads the ring after all.
-fn unless_due(held: &mut Held<'_>, fd: c_int, shared: &Shared, step: Step, to: &mut Cursor<'_>) -> Step {
+fn unless_due(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, step: Step, to: &mut Cursor<'_>) -> Step {
     // What the kernel calls a reset, and is an end.
     let of_a_wake_byte = matches!(step, Step::Error(Errno::CONNRESET)) && fallback::is_of_a_wake_byte(held, shared);
     let step = if of_a_wake_byte { Step::End } else { step };
@@ -317,7 +317,7 @@ fn step_of(end: Result<(), Errno>) -> Step {
 }
 
 /// As many of the kernel's bytes as are there and wanted, buffer by buffer; a look sees the first buffer's.
-fn from_kernel(held: &mut Held<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, limit: u64) -> Step {
+fn from_kernel(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, limit: u64) -> Step {
     let mut got = 0usize;
     loop {
         let left = usize::try_from(limit).unwrap_or(usize::MAX) - got;

@@ -29,18 +29,18 @@ pub(crate) struct Corrupt;
 #[derive(Debug)]
 pub(crate) struct Device(());
 
-/// A mapping of a connection's shared memory. Ended by [`Shared::unmap`] alone.
+/// A mapping of a connection's shared memory. Ended by [`SharedMemory::unmap`] alone.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMemory {
     base: NonNull<u8>,
     /// What keeps it true where the other end is on another host; the words are this end's own then.
     device: Option<NonNull<Device>>,
 }
 
 // SAFETY: [preload-shared] only atomics and racing copies reach the memory.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMemory {}
 
-impl Shared {
+impl SharedMemory {
     /// New memory and the descriptor to pass on. The size is sealed, the first page is there.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Errno> {
         // Where files may not be so large, the system would send a signal.
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn the_words_and_rings_do_not_overlap() {
         assert!(NEWS + 8 + SECOND <= SMALL_AT as usize && (SMALL_AT + 2 * SMALL) as usize <= PAGE);
-        let (shared, _) = Shared::create().unwrap();
+        let (shared, _) = SharedMemory::create().unwrap();
         let rings = [(Ring::Small, SMALL_AT, SMALL), (Ring::Large, PAGE as u64, LARGE), (Ring::Deep, DEEP_AT, DEEP)];
         for direction in 0..2u64 {
             for (before, now) in rings.iter().flat_map(|before| rings.iter().map(move |now| (before, now))) {
@@ -453,8 +453,8 @@ mod tests {
     fn only_sealed_memory_of_the_right_size_is_mapped() {
         let fd = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, BYTES as u64).unwrap();
-        assert!(Shared::passed(&fd).is_err(), "it may still shrink");
-        let (_, fd) = Shared::create().unwrap();
-        assert!(Shared::passed(&fd).is_ok());
+        assert!(SharedMemory::passed(&fd).is_err(), "it may still shrink");
+        let (_, fd) = SharedMemory::create().unwrap();
+        assert!(SharedMemory::passed(&fd).is_ok());
     }
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
-use crate::connection::{Held, Inner, State};
+use crate::connection::{Inner, LockHeld, State};
 use crate::diagnosis::Reason;
 use crate::fault::Fault;
 use crate::iovecs::Cursor;
-use crate::layout::{DEEP, LARGE, SWITCHED, Shared};
+use crate::layout::{DEEP, LARGE, SWITCHED, SharedMemory};
 use crate::{eventfd, fallback, fault, kernel, spin, wake};
 
 /// What one attempt came to.
@@ -26,7 +26,7 @@ pub(crate) enum Step {
     Error(Errno),
 }
 
-pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
+pub(crate) fn once(held: &mut LockHeld<'_>, fd: c_int, from: &mut Cursor<'_>) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     let direction = held.end;
     if !held.outgoing.has_left() && shared.has_failed() {
@@ -98,7 +98,7 @@ pub(crate) fn once(held: &mut Held<'_>, fd: c_int, from: &mut Cursor<'_>) -> Ste
 /// The ring is full. When the receiver has not taken anything for some milliseconds, the sender goes on in a ring that holds what
 /// the kernel's buffers would. True when there is room now.
 #[cold]
-pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool {
     let (direction, unix) = (held.end, held.family.is_unix());
     held.out.deepen(shared, direction, spin::now_ns(), || kernel_room(fd, unix))
 }
@@ -115,7 +115,7 @@ fn kernel_room(fd: c_int, unix: bool) -> u64 {
 
 /// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, asks to be woken.
 #[inline]
-fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
+fn write(held: &mut LockHeld<'_>, shared: &SharedMemory, from: &mut Cursor<'_>) -> u64 {
     let direction = held.end;
     let mut bytes = held.out.write(shared, direction, from);
     while held.connection.is_tagged() && !from.is_done() {
@@ -132,7 +132,7 @@ fn write(held: &mut Held<'_>, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
 /// Whether to look how far the receiver has come. Its word is just being written by it, so a look takes both of them as long as a message
 /// does to get there: not while it answers, and there is room.
 #[inline]
-fn is_to_look(held: &Held<'_>, shared: &Shared, bytes: usize) -> bool {
+fn is_to_look(held: &LockHeld<'_>, shared: &SharedMemory, bytes: usize) -> bool {
     let peer = held.peer();
     !held.answered
         || shared.is_cheap_to_look()
@@ -141,19 +141,19 @@ fn is_to_look(held: &Held<'_>, shared: &Shared, bytes: usize) -> bool {
 }
 
 /// Starts the ring in our direction, once the peer expects it.
-fn begin_direction(held: &mut Held<'_>, shared: &Shared) -> bool {
+fn begin_direction(held: &mut LockHeld<'_>, shared: &SharedMemory) -> bool {
     shared.present(held.peer()).load(Ordering::Acquire) == 1 && fallback::start_now(held, shared)
 }
 
 /// Bytes lie unread: is anybody there? Asked at the first such send and then now and then.
-fn look_after_peer(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+fn look_after_peer(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
     held.unread += 1;
     if held.unread % UNREAD_TURN == 1 && kernel::is_over(fd) {
         fallback::switch_out(held, shared);
     }
 }
 
-fn to_kernel(held: &mut Held<'_>, fd: c_int, shared: &Shared, from: &mut Cursor<'_>) -> Step {
+fn to_kernel(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, from: &mut Cursor<'_>) -> Step {
     match fallback::push(held, fd, shared) {
         Ok(()) => {}
         Err(Errno::AGAIN) => return Step::KernelFull,

@@ -7,9 +7,9 @@ use rustix::event::PollFlags;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLPRI, POLLRDHUP};
 
-use crate::connection::{Connection, Held, State};
+use crate::connection::{Connection, LockHeld, State};
 use crate::fault::Fault;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, SharedMemory};
 use crate::ring::Receiver;
 use crate::sets::{READS, Reported, WRITES};
 use crate::sleepers::{Counted, Present};
@@ -157,7 +157,13 @@ pub(crate) fn of_broken(connection: &Connection, wanted: i16) -> Option<Look> {
 
 /// By one who has the connection's lock. With `sleep`, wake bytes of before are drained and a wake request is left,
 /// and what stands after that is told; with `reported`, nothing is ready that has been told already.
-pub(crate) fn look_held(held: &mut Held<'_>, fd: c_int, wanted: i16, sleep: bool, reported: Option<Reported>) -> Look {
+pub(crate) fn look_held(
+    held: &mut LockHeld<'_>,
+    fd: c_int,
+    wanted: i16,
+    sleep: bool,
+    reported: Option<Reported>,
+) -> Look {
     let plain = Look { ask: wanted, plain: true, ..Look::default() };
     if held.connection.state() != State::Ring {
         return plain;
@@ -200,7 +206,7 @@ fn request_of(wanted: i16) -> u64 {
     (if wanted & READS != 0 { wake::DATA } else { 0 }) | if wanted & WRITES != 0 { wake::ROOM } else { 0 }
 }
 
-fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Look {
+fn standing(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, wanted: i16) -> Look {
     // Wake bytes arrive as bytes; who wants neither to read nor to write is not to be woken by them.
     let wake_bytes = if wanted & (READS | WRITES) != 0 { POLLIN } else { 0 };
     let mut look = Look { ask: wanted & (POLLPRI | POLLRDHUP) | wake_bytes, ..Look::default() };
@@ -262,17 +268,17 @@ fn standing(held: &mut Held<'_>, fd: c_int, shared: &Shared, wanted: i16) -> Loo
 
 /// Whether the program was told that the ring is full, which holds less than the kernel takes: to a poll the kernel says that there is
 /// room only when much of it is free.
-fn is_owed_room(held: &Held<'_>, fd: c_int) -> bool {
+fn is_owed_room(held: &LockHeld<'_>, fd: c_int) -> bool {
     held.out.was_full() && !held.outgoing.has_backlog() && kernel::takes(fd, 1)
 }
 
 /// Whether what is to be read next comes through the kernel.
-fn comes_by_kernel(held: &Held<'_>, shared: &Shared) -> bool {
+fn comes_by_kernel(held: &LockHeld<'_>, shared: &SharedMemory) -> bool {
     held.source(shared) != Source::Ring
 }
 
 /// Whether that is of before the ring.
-fn is_before_ring(held: &Held<'_>, shared: &Shared) -> bool {
+fn is_before_ring(held: &LockHeld<'_>, shared: &SharedMemory) -> bool {
     held.source(shared).is_before_ring()
 }
 
@@ -293,7 +299,7 @@ pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16,
 
 /// As `translate`, by one who has the connection's lock; with `reported`, only when something of it is new.
 pub(crate) fn translate_held(
-    held: &mut Held<'_>,
+    held: &mut LockHeld<'_>,
     fd: c_int,
     wanted: i16,
     ask: i16,
@@ -343,7 +349,7 @@ pub(crate) fn translate_held(
 }
 
 /// What the kernel would say of the end of a peer without the wake byte that it had not read when it was killed.
-fn without_wake_byte(held: &mut Held<'_>, shared: &Shared, wanted: i16, got: i16) -> i16 {
+fn without_wake_byte(held: &mut LockHeld<'_>, shared: &SharedMemory, wanted: i16, got: i16) -> i16 {
     // The other end of a Unix socket that is gone hangs up anyway.
     let of_resets = if held.family.is_unix() { POLLERR } else { POLLERR | POLLHUP };
     if got & of_resets != 0 && got & !of_resets & wanted != 0 && fallback::is_of_a_wake_byte(held, shared) {
@@ -357,7 +363,7 @@ fn without_wake_byte(held: &mut Held<'_>, shared: &Shared, wanted: i16, got: i16
 #[derive(Clone, Copy)]
 pub(crate) struct Watch {
     pub(crate) connection: &'static Connection,
-    shared: Shared,
+    shared: SharedMemory,
     end: usize,
     tail: u64,
     taken: u64,

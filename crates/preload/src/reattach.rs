@@ -10,16 +10,16 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::connection::{Held, Inner};
+use crate::connection::{Inner, LockHeld};
 use crate::diagnosis::Reason;
-use crate::layout::{NEVER_AGAIN, SWITCHED, Shared};
+use crate::layout::{NEVER_AGAIN, SWITCHED, SharedMemory};
 use crate::policy;
 use crate::sleepers::Patience;
 use crate::step::Agreement;
 
 /// Before the rings are left: whether the ends may come again, since a fork is the reason, or never, since bytes may pass that nobody
 /// counts.
-pub(crate) fn say(shared: &Shared, agreement: Agreement) {
+pub(crate) fn say(shared: &SharedMemory, agreement: Agreement) {
     match agreement {
         Agreement::Keep => {}
         Agreement::Promise => drop(shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, promised)),
@@ -32,7 +32,7 @@ fn promised(now: u64) -> Option<u64> {
 }
 
 /// Both directions are back in the kernel and nothing of the rings is left: all is new for the next time.
-pub(crate) fn rest(held: &mut Held<'_>) {
+pub(crate) fn rest(held: &mut LockHeld<'_>) {
     held.dry.forget();
     (held.unread, held.patience) = (0, Patience::default());
     held.next_try = 0;
@@ -40,7 +40,7 @@ pub(crate) fn rest(held: &mut Held<'_>) {
 }
 
 /// Whether a fork has switched last, and the ends may come again.
-pub(crate) fn is_open(shared: &Shared) -> bool {
+pub(crate) fn is_open(shared: &SharedMemory) -> bool {
     shared.agreement().load(Ordering::SeqCst) & (OPEN | DEAD) == OPEN
 }
 
@@ -109,7 +109,7 @@ fn next(now: u64, end: usize, alone: bool) -> Next {
 }
 
 /// Takes back that this end is done: another process is about to have it as well. False when it is too late.
-pub(crate) fn withdraw(held: &Inner, shared: &Shared) -> bool {
+pub(crate) fn withdraw(held: &Inner, shared: &SharedMemory) -> bool {
     let without = |now| withdrawn(now, held.end);
     shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, without).is_ok()
 }
@@ -119,7 +119,7 @@ fn withdrawn(now: u64, end: usize) -> Option<u64> {
 }
 
 /// The shared words as at a first rendezvous. Both ends are done, so nobody else writes them.
-fn renew(held: &Inner, shared: &Shared) {
+fn renew(held: &Inner, shared: &SharedMemory) {
     for direction in 0..2 {
         // Our own position is known; the peer's is what it says, and checked where it is used.
         let head = if direction == held.end {
@@ -138,7 +138,7 @@ fn renew(held: &Inner, shared: &Shared) {
 }
 
 /// This end's own words likewise. The peer cannot have sent: this end has not yet said that it expects the ring.
-fn resume(held: &mut Inner, shared: &Shared) {
+fn resume(held: &mut Inner, shared: &SharedMemory) {
     let peer = held.peer();
     held.out.go_on();
     held.input.go_on(shared, peer);
@@ -166,8 +166,8 @@ mod tests {
     use crate::state::Life;
 
     /// Two ends of one memory that a fork has brought back, each having sent some bytes.
-    fn ends() -> (Shared, [Inner; 2]) {
-        let (shared, _) = Shared::create().unwrap();
+    fn ends() -> (SharedMemory, [Inner; 2]) {
+        let (shared, _) = SharedMemory::create().unwrap();
         let ends = [0, 1].map(|end| {
             let mut inner = Inner::new(end);
             inner.set_life_of_test(Life::Resting(shared));

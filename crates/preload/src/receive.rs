@@ -14,7 +14,7 @@ use crate::{errno, fallback, kernel, policy, real, rendezvous, table, wait};
 
 /// How a call goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     /// It is done, with this result; errno is set.
     Done(isize),
     /// The C library's function does it.
@@ -34,9 +34,9 @@ pub(crate) fn run(
     real: impl FnOnce() -> isize,
 ) -> isize {
     match begin(fd, connection, list, flags, how) {
-        Way::Done(result) => result,
-        Way::Kernel => real(),
-        Way::Counted => {
+        Route::Done(result) => result,
+        Route::Kernel => real(),
+        Route::Counted => {
             let result = real();
             counted(fd, connection, result, flags);
             result
@@ -46,24 +46,24 @@ pub(crate) fn run(
 
 /// Begins a receive into the program's buffers.
 #[inline]
-fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
+fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Route {
     match connection.state() {
         State::Ring if list.iter().any(iovecs::is_outside) => {
             settle(fd, connection, Reason::Call("a buffer outside of memory"), Reader::Kernel);
-            Way::Kernel
+            Route::Kernel
         }
         State::Ring if is_understood(flags) => from_ring(fd, connection, list, flags, how),
         State::Counting if is_understood(flags) => {
             let Some(mut held) = table::hold(fd, connection) else {
                 connection.tainted.store(true, Ordering::Relaxed);
-                return Way::Kernel;
+                return Route::Kernel;
             };
             if policy::is_soon() {
                 errno::kept(|| rendezvous::advance(&mut held, fd));
             }
             if connection.state() == State::Counting {
                 held.receiving += 1;
-                return Way::Counted;
+                return Route::Counted;
             }
             drop(held);
             begin(fd, connection, list, flags, how)
@@ -75,9 +75,9 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
                 // What lies in the ring comes first, and the flag means nothing there.
                 return from_ring(fd, connection, list, flags & UNDERSTOOD, how);
             }
-            Way::Kernel
+            Route::Kernel
         }
-        _ => Way::Kernel,
+        _ => Route::Kernel,
     }
 }
 
@@ -105,13 +105,13 @@ fn until_sent_again(fd: c_int) {
     }
 }
 
-fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Way {
+fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int, how: How) -> Route {
     let mut to = Cursor::new(list);
     let (look, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
     let (mut got, mut switched) = (0usize, false);
     loop {
         let Some(mut held) = table::hold(fd, connection) else {
-            return Way::Done(errno::fail(connection.refusal()));
+            return Route::Done(errno::fail(connection.refusal()));
         };
         // In the middle of a switch back the library takes bytes out of the kernel itself, but nothing beside them.
         let how = if got == 0 { how } else { How::Bytes };
@@ -138,20 +138,20 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             Step::Bytes(bytes) => {
                 got += bytes;
                 if !all || look || to.is_done() {
-                    return Way::Done(got as isize);
+                    return Route::Done(got as isize);
                 }
             }
             Step::Again => {}
-            Step::End => return Way::Done(got as isize),
-            Step::Error(_) if got > 0 => return Way::Done(got as isize),
-            Step::Error(error) => return Way::Done(errno::fail(error.raw_os_error())),
+            Step::End => return Route::Done(got as isize),
+            Step::Error(_) if got > 0 => return Route::Done(got as isize),
+            Step::Error(error) => return Route::Done(errno::fail(error.raw_os_error())),
             Step::Plain => return back(fd, connection, list, &mut to, flags, how, got),
             Step::Nothing if !blocking => {
-                return Way::Done(if got > 0 { got as isize } else { errno::fail(libc::EAGAIN) });
+                return Route::Done(if got > 0 { got as isize } else { errno::fail(libc::EAGAIN) });
             }
             Step::Nothing => {
                 if let Err(error) = wait::for_data(fd, connection) {
-                    return Way::Done(if got > 0 { got as isize } else { errno::fail(error) });
+                    return Route::Done(if got > 0 { got as isize } else { errno::fail(error) });
                 }
             }
         }
@@ -167,12 +167,12 @@ fn back(
     flags: c_int,
     how: How,
     mut got: usize,
-) -> Way {
+) -> Route {
     if got == 0 {
         return if connection.state() == State::Counting {
             begin(fd, connection, list, flags, how)
         } else {
-            Way::Kernel
+            Route::Kernel
         };
     }
     while let Some((at, len)) = to.peek(usize::MAX) {
@@ -185,7 +185,7 @@ fn back(
         to.advance(n as usize);
         got += n as usize;
     }
-    Way::Done(got as isize)
+    Route::Done(got as isize)
 }
 
 fn is_understood(flags: c_int) -> bool {

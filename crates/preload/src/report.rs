@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketAddrAny;
 
-use crate::connection::Held;
+use crate::connection::LockHeld;
 use crate::diagnosis::Reason;
 use crate::kernel::borrowed;
 use crate::line::Line;
@@ -32,7 +32,7 @@ pub(crate) fn stop() {
 }
 
 /// Appends the line of this connection.
-pub(crate) fn write(held: &Held<'_>, fd: c_int) {
+pub(crate) fn write(held: &LockHeld<'_>, fd: c_int) {
     let file = FILE.load(Ordering::Acquire);
     if file.is_null() {
         return;

@@ -6,19 +6,19 @@
 
 use crate::errno;
 use crate::iovecs::Cursor;
-use crate::layout::{Corrupt, Shared};
+use crate::layout::{Corrupt, SharedMemory};
 use crate::remote::{self, Fate, Remote};
 use crate::{futex, wake};
 
 /// What keeps the words true where the other end is on another host. The caller holds the connection's lock, and does not come here
 /// again within `f`.
 #[inline]
-pub(crate) fn remote<T>(shared: &Shared, f: impl FnOnce(&mut Remote) -> T) -> Option<T> {
+pub(crate) fn remote<T>(shared: &SharedMemory, f: impl FnOnce(&mut Remote) -> T) -> Option<T> {
     // SAFETY: [preload-remote] made by `Remote::create` alone; under the lock, by one at a time; it lives as long as the mapping.
     shared.device().map(|device| f(unsafe { device.cast::<Remote>().as_mut() }))
 }
 
-impl Shared {
+impl SharedMemory {
     /// Brings in what the peer has said and written since the last time. With the connection's lock.
     #[inline]
     pub(crate) fn refresh(&self, fd: std::ffi::c_int) {

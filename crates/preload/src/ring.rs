@@ -10,7 +10,7 @@ use overside_memory::kernels::copy_racing;
 
 use crate::fault::{self, Fault};
 use crate::iovecs::Cursor;
-use crate::layout::{Corrupt, DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, Shared, UNREAD_MAX};
+use crate::layout::{Corrupt, DEEP, Home, LARGE, PIECE, PIECES, Ring, SMALL, SWITCHED, SharedMemory, UNREAD_MAX};
 use crate::word::Word;
 
 /// The sending side of a direction.
@@ -53,7 +53,7 @@ impl Sender {
 
     /// The receiver's position, checked; once the direction is switched, the border.
     #[inline]
-    pub(crate) fn taken(&mut self, shared: &Shared, direction: usize) -> Result<Taken, Corrupt> {
+    pub(crate) fn taken(&mut self, shared: &SharedMemory, direction: usize) -> Result<Taken, Corrupt> {
         self.room_beyond = shared.room()?;
         let word = shared.tail(direction).load(Ordering::Acquire);
         let (tail, switched) = (word & !SWITCHED, word & SWITCHED != 0);
@@ -101,7 +101,7 @@ impl Sender {
         self.room_beyond.is_none() && self.tail >= self.home.from
     }
 
-    fn go_to(&mut self, ring: Ring, shared: &Shared, direction: usize) {
+    fn go_to(&mut self, ring: Ring, shared: &SharedMemory, direction: usize) {
         if self.home.now == Ring::Small {
             // All before lies in the small ring, which is told apart.
             self.home = Home { before: ring, now: ring, from: 0, small_until: self.head };
@@ -115,7 +115,7 @@ impl Sender {
 
     /// Moves over to the large ring, when its memory can be had.
     #[cold]
-    pub(crate) fn grow(&mut self, shared: &Shared, direction: usize) -> bool {
+    pub(crate) fn grow(&mut self, shared: &SharedMemory, direction: usize) -> bool {
         if self.home.now != Ring::Small || !self.may_move() {
             return false;
         }
@@ -139,7 +139,7 @@ impl Sender {
     /// `most`: bytes that may then lie unread.
     pub(crate) fn deepen(
         &mut self,
-        shared: &Shared,
+        shared: &SharedMemory,
         direction: usize,
         now_ns: u64,
         most: impl FnOnce() -> u64,
@@ -170,7 +170,7 @@ impl Sender {
 
     /// Back to the large ring, once everything is taken and memory for more is of no use.
     #[cold]
-    fn shallow(&mut self, shared: &Shared, direction: usize) {
+    fn shallow(&mut self, shared: &SharedMemory, direction: usize) {
         self.go_to(Ring::Large, shared, direction);
         self.pieces = 0;
         shared.empty_deep(direction);
@@ -178,7 +178,7 @@ impl Sender {
 
     /// Whether there is memory behind a place of the deep ring, and how far.
     #[cold]
-    fn reach(&mut self, shared: &Shared, direction: usize) -> u64 {
+    fn reach(&mut self, shared: &SharedMemory, direction: usize) -> u64 {
         let piece = self.head % DEEP / PIECE;
         if self.pieces >> piece & 1 == 0 {
             if !shared.populate_piece(direction, piece) {
@@ -191,7 +191,7 @@ impl Sender {
 
     /// Copies what fits of the buffers and publishes it. Returns the bytes.
     #[inline]
-    pub(crate) fn write(&mut self, shared: &Shared, direction: usize, from: &mut Cursor<'_>) -> u64 {
+    pub(crate) fn write(&mut self, shared: &SharedMemory, direction: usize, from: &mut Cursor<'_>) -> u64 {
         if let Some((bytes, room)) = shared.send(from) {
             self.head += bytes;
             self.room_beyond = Some(room);
@@ -241,13 +241,13 @@ impl Sender {
     }
 
     /// Takes back the last bytes that were written: the direction is switched before them, so nobody will read them.
-    pub(crate) fn unsend(&mut self, shared: &Shared, direction: usize, head: u64) {
+    pub(crate) fn unsend(&mut self, shared: &SharedMemory, direction: usize, head: u64) {
         self.head = head;
         shared.head(direction).store(head, Ordering::Release);
     }
 
     /// A run of what was written from `position` on; to be sent again through the kernel.
-    pub(crate) fn written(&self, shared: &Shared, direction: usize, position: u64) -> (*mut u8, usize) {
+    pub(crate) fn written(&self, shared: &SharedMemory, direction: usize, position: u64) -> (*mut u8, usize) {
         if let Some(unread) = shared.unread(position) {
             return unread;
         }
@@ -278,13 +278,13 @@ impl Receiver {
     pub(crate) const NEW: Self = Self { tail: 0 };
 
     /// What the sender has written so far has come in another way; it goes on behind.
-    pub(crate) fn go_on(&mut self, shared: &Shared, direction: usize) {
+    pub(crate) fn go_on(&mut self, shared: &SharedMemory, direction: usize) {
         self.tail = shared.head(direction).load(Ordering::Acquire) & !SWITCHED;
     }
 
     /// Bytes that wait, checked.
     #[inline]
-    pub(crate) fn waiting(&self, shared: &Shared, direction: usize) -> Result<u64, Corrupt> {
+    pub(crate) fn waiting(&self, shared: &SharedMemory, direction: usize) -> Result<u64, Corrupt> {
         shared.check()?;
         let head = shared.head(direction).load(Ordering::Acquire);
         let waiting = head.wrapping_sub(self.tail);
@@ -294,7 +294,7 @@ impl Receiver {
     /// Copies from a run of positions into the buffers. Returns the bytes. The sender's word on where they lie is read behind the
     /// one on how many there are.
     #[inline]
-    fn copy(shared: &Shared, direction: usize, from: u64, until: u64, to: &mut Cursor<'_>) -> u64 {
+    fn copy(shared: &SharedMemory, direction: usize, from: u64, until: u64, to: &mut Cursor<'_>) -> u64 {
         let home = shared.home_now(direction);
         let mut at = from;
         while at < until {
@@ -313,7 +313,7 @@ impl Receiver {
     /// What still lies before the border once the direction is switched: copies it, and moves the position on unless it is only
     /// looked at. Processes that share the connection since a fork share the position.
     pub(crate) fn read_on(
-        shared: &Shared,
+        shared: &SharedMemory,
         direction: usize,
         position: &Word,
         border: u64,
@@ -333,7 +333,7 @@ impl Receiver {
 
     /// Whether there is something, and how much.
     #[inline]
-    pub(crate) fn look(&self, shared: &Shared, direction: usize) -> Result<Took, Corrupt> {
+    pub(crate) fn look(&self, shared: &SharedMemory, direction: usize) -> Result<Took, Corrupt> {
         match self.waiting(shared, direction)? {
             0 if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 || shared.ends_at(self.tail) => {
                 Ok(Took::Switched)
@@ -347,7 +347,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn read(
         &mut self,
-        shared: &Shared,
+        shared: &SharedMemory,
         direction: usize,
         to: &mut Cursor<'_>,
         look: bool,
@@ -362,7 +362,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn take(
         &mut self,
-        shared: &Shared,
+        shared: &SharedMemory,
         direction: usize,
         waiting: u64,
         to: &mut Cursor<'_>,
@@ -393,13 +393,13 @@ impl Receiver {
 
     /// Where the next byte will lie.
     #[inline]
-    pub(crate) fn next(&self, shared: &Shared, direction: usize) -> *const u8 {
+    pub(crate) fn next(&self, shared: &SharedMemory, direction: usize) -> *const u8 {
         shared.place(direction, self.tail, shared.home_now(direction)).0
     }
 
     /// Whether there is something to do: bytes, or the switch. For waiting, without any check.
     #[inline]
-    pub(crate) fn is_stirring(shared: &Shared, direction: usize, tail: u64) -> bool {
+    pub(crate) fn is_stirring(shared: &SharedMemory, direction: usize, tail: u64) -> bool {
         shared.head(direction).load(Ordering::SeqCst) != tail
             || shared.is_new()
             || shared.tail(direction).load(Ordering::SeqCst) & SWITCHED != 0
@@ -422,7 +422,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn what_is_written_is_read_whatever_the_pieces(pieces in proptest::collection::vec((1usize..5000, 1usize..5000), 1..60)) {
-            let (shared, _fd) = Shared::create().unwrap();
+            let (shared, _fd) = SharedMemory::create().unwrap();
             let (mut sender, mut receiver) = (Sender::NEW, Receiver::NEW);
             let (mut sent, mut received) = (0u64, 0u64);
             for (write, read) in pieces {
@@ -447,7 +447,7 @@ mod tests {
 
         #[test]
         fn noise_is_refused_and_never_followed(head in proptest::num::u64::ANY, tail in proptest::num::u64::ANY, from in proptest::num::u64::ANY) {
-            let (shared, _fd) = Shared::create().unwrap();
+            let (shared, _fd) = SharedMemory::create().unwrap();
             shared.head(0).store(head, Ordering::Relaxed);
             shared.tail(0).store(tail, Ordering::Relaxed);
             shared.home(0).store(from, Ordering::Relaxed);
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_once_the_ring_is_switched() {
-        let (shared, _fd) = Shared::create().unwrap();
+        let (shared, _fd) = SharedMemory::create().unwrap();
         let (mut sender, mut receiver) = (Sender::NEW, Receiver::NEW);
         let mut bytes = *b"hello";
         sender.write(&shared, 0, &mut Cursor::new(&vector(&mut bytes)));

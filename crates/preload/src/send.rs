@@ -9,7 +9,7 @@ use crate::connection::{Connection, State};
 use crate::diagnosis::Reason;
 use crate::iovecs::{self, Cursor, PARTS};
 use crate::outgoing::{Step, once};
-use crate::receive::Way;
+use crate::receive::Route;
 use crate::settle::{Reader, settle};
 use crate::{errno, fallback, policy, real, rendezvous, table, wait};
 
@@ -23,9 +23,9 @@ pub(crate) fn run(
     real: impl FnOnce() -> isize,
 ) -> isize {
     match begin(fd, connection, list, flags) {
-        Way::Done(result) => result,
-        Way::Kernel => real(),
-        Way::Counted => {
+        Route::Done(result) => result,
+        Route::Kernel => real(),
+        Route::Counted => {
             let result = real();
             counted(fd, connection, result);
             result
@@ -35,33 +35,33 @@ pub(crate) fn run(
 
 /// Begins a send of the program's bytes.
 #[inline]
-fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Route {
     match connection.state() {
         State::Ring if list.iter().any(iovecs::is_outside) => {
             settle(fd, connection, Reason::Call("a buffer outside of memory"), Reader::Here);
-            Way::Kernel
+            Route::Kernel
         }
         State::Ring if flags & !UNDERSTOOD == 0 => into_ring(fd, connection, list, flags),
         State::Counting if flags & !UNDERSTOOD == 0 => {
             let Some(mut held) = table::hold(fd, connection) else {
                 connection.tainted.store(true, Ordering::Relaxed);
-                return Way::Kernel;
+                return Route::Kernel;
             };
             if policy::is_soon() {
                 errno::kept(|| rendezvous::advance(&mut held, fd));
             }
             if connection.state() == State::Counting {
                 held.sending += 1;
-                return Way::Counted;
+                return Route::Counted;
             }
             drop(held);
             begin(fd, connection, list, flags)
         }
         State::Ring | State::Counting => {
             settle(fd, connection, Reason::Call("a flag of send"), Reader::Here);
-            Way::Kernel
+            Route::Kernel
         }
-        _ => Way::Kernel,
+        _ => Route::Kernel,
     }
 }
 
@@ -101,17 +101,17 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize) {
     });
 }
 
-fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Way {
+fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_int) -> Route {
     let mut from = Cursor::new(list);
     let mut sent = 0usize;
     let mut limit = wait::Limit::default();
     if from.is_done() {
         // Whether the other end is there is all that it asks.
-        return Way::Kernel;
+        return Route::Kernel;
     }
     loop {
         let Some(mut held) = table::hold(fd, connection) else {
-            return Way::Done(errno::fail(connection.refusal()));
+            return Route::Done(errno::fail(connection.refusal()));
         };
         if connection.state() != State::Ring {
             drop(held);
@@ -120,7 +120,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
         let step = once(&mut held, fd, &mut from);
         if matches!(step, Step::NotStarted) && sent == 0 {
             held.sending += 1;
-            return Way::Counted;
+            return Route::Counted;
         }
         let unix = held.family.is_unix();
         drop(held);
@@ -129,7 +129,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             Step::Bytes(bytes) => {
                 sent += bytes;
                 if !blocking || from.is_done() {
-                    return Way::Done(sent as isize);
+                    return Route::Done(sent as isize);
                 }
                 if unix {
                     // There the kernel counts it for each piece anew.
@@ -144,7 +144,7 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
             Step::KernelFull => wait::for_kernel(fd, &mut limit),
         };
         if let Err(error) = waited {
-            return Way::Done(if sent > 0 { sent as isize } else { errno::fail(error) });
+            return Route::Done(if sent > 0 { sent as isize } else { errno::fail(error) });
         }
     }
 }
@@ -157,9 +157,9 @@ fn back(
     from: &mut Cursor<'_>,
     flags: c_int,
     mut sent: usize,
-) -> Way {
+) -> Route {
     if sent == 0 {
-        return if connection.state() == State::Counting { begin(fd, connection, list, flags) } else { Way::Kernel };
+        return if connection.state() == State::Counting { begin(fd, connection, list, flags) } else { Route::Kernel };
     }
     // What went is the result; there is no signal for the rest.
     let flags = flags | libc::MSG_NOSIGNAL;
@@ -178,7 +178,7 @@ fn back(
         from.skip(n as usize);
         sent += n as usize;
     }
-    Way::Done(sent as isize)
+    Route::Done(sent as isize)
 }
 
 const NO_PART: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use crate::connection::{Connection, Held, State};
+use crate::connection::{Connection, LockHeld, State};
 use crate::diagnosis::Reason;
 use crate::fallback::Asked;
 use crate::incoming::{AGAIN_TRIES, Step, progress};
@@ -86,7 +86,7 @@ pub(crate) enum Settled {
 }
 
 /// One attempt, by one who has the connection's lock; when patience `is_over`, what is not there yet stays where it is.
-pub(crate) fn attempt_at(held: &mut Held<'_>, fd: c_int, reason: Reason, reader: Reader, is_over: bool) -> Settled {
+pub(crate) fn attempt_at(held: &mut LockHeld<'_>, fd: c_int, reason: Reason, reader: Reader, is_over: bool) -> Settled {
     if let Some(shared) = held.ring().filter(|_| !reader.is_covered()) {
         fallback::resend::take_wake_bytes_out(held, fd, &shared);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// What lies in a slab.
-pub(crate) trait Place: Sized + 'static {
+pub(crate) trait SlabEntry: Sized + 'static {
     /// One that nobody uses.
     fn fresh() -> Self;
 
@@ -20,7 +20,7 @@ pub(crate) struct Slab<T> {
     free: AtomicPtr<T>,
 }
 
-impl<T: Place> Slab<T> {
+impl<T: SlabEntry> Slab<T> {
     pub(crate) const fn new() -> Self {
         Self { free: AtomicPtr::new(null_mut()) }
     }

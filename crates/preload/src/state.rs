@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 
 /// The life of a connection in this process.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -13,16 +13,16 @@ pub(crate) enum Life {
     /// Through the kernel, every byte counted. The ends may still meet.
     Unattached,
     /// The memory is there. The rings begin once no call is in the kernel. Of one who has `called` the other end may never come.
-    Attached { shared: Shared, called: bool },
+    Attached { shared: SharedMemory, called: bool },
     /// In the rings, or on the way back from them.
-    Ring(Shared),
+    Ring(SharedMemory),
     /// A fork came before all of the rings had been brought back: parent and child take what is left by counts that they share.
     /// Whoever closes it leaves the stream alone.
-    Forked(Shared),
+    Forked(SharedMemory),
     /// A fork has brought it back; it may come again.
-    Resting(Shared),
+    Resting(SharedMemory),
     /// The kernel's for good; the memory stays as long as somebody watches it without the lock.
-    Plain(Option<Shared>),
+    Plain(Option<SharedMemory>),
 }
 
 /// A life as it can be looked at without the lock.
@@ -50,7 +50,7 @@ impl Life {
 
     /// The memory, as long as it is mapped.
     #[inline]
-    pub(crate) fn shared(&self) -> Option<Shared> {
+    pub(crate) fn shared(&self) -> Option<SharedMemory> {
         match *self {
             Self::Unattached => None,
             Self::Attached { shared, .. } | Self::Ring(shared) | Self::Forked(shared) | Self::Resting(shared) => {
@@ -62,7 +62,7 @@ impl Life {
 
     /// The memory of one that is in the rings.
     #[inline]
-    pub(crate) fn ring(&self) -> Option<Shared> {
+    pub(crate) fn ring(&self) -> Option<SharedMemory> {
         match *self {
             Self::Ring(shared) | Self::Forked(shared) => Some(shared),
             Self::Unattached | Self::Attached { .. } | Self::Resting(_) | Self::Plain(_) => None,

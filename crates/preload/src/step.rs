@@ -5,7 +5,7 @@
 //! eventfd. `leaving` decides in the same way, access by access, how a direction leaves its ring. `explore` walks both.
 
 use crate::diagnosis::Reason;
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 use crate::state::{Begun, Incoming, Life, Outgoing};
 
 /// Where a connection stands.
@@ -20,7 +20,7 @@ pub(crate) struct Standing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// The memory is there, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
-    Attaches { shared: Shared, called: bool },
+    Attaches { shared: SharedMemory, called: bool },
     /// Is it time to expect the ring?
     Looks(Sight),
     /// The socket allows it, too.
@@ -76,21 +76,21 @@ pub(crate) enum Action {
     /// The same, when something was uncounted.
     Cancel,
     /// Both directions leave; before that this is said of coming again.
-    Leave(Shared, Agreement),
+    Leave(SharedMemory, Agreement),
     /// All is new for the next time.
     Rest,
     /// The memory is of no more use here.
     Release,
     /// It is ended.
-    Unmap(Shared),
+    Unmap(SharedMemory),
     /// This end has been ready to come again, and takes that back; if it cannot, it `Leaves`.
-    Withdraw(Shared),
+    Withdraw(SharedMemory),
     /// Counts move to where a child sees them.
     Share,
     /// The same of one that still has something in the rings; with `Agreement::End`, it never comes again.
-    ShareRings(Shared, Agreement),
+    ShareRings(SharedMemory, Agreement),
     /// What is unread goes another way, or stays in the ring.
-    CloseRings(Shared),
+    CloseRings(SharedMemory),
 }
 
 /// What is said of coming into the rings again.
@@ -114,7 +114,7 @@ pub(crate) fn step(now: Standing, event: Event) -> (Standing, Action) {
             Sight { has_left: true, may_reattach: true, .. } => live(Life::Resting(shared), Action::Nothing),
             Sight { has_left: true, .. } => plain(Action::Refuse(Reason::Peer)),
             Sight { peer_is_there: false, .. } | Sight { is_busy: true, .. } => same(Action::Nothing),
-            Sight { is_shared: true, .. } => plain(Action::Refuse(Reason::Shared)),
+            Sight { is_shared: true, .. } => plain(Action::Refuse(Reason::SharedMemory)),
             Sight { .. } => same(Action::Enter),
         },
         (Event::Enters, Life::Attached { shared, .. }) => live(Life::Ring(shared), Action::Nothing),
@@ -237,7 +237,7 @@ mod tests {
     /// Every event in every life that can be reached, whatever has been seen.
     #[test]
     fn no_event_brings_back_what_is_the_kernels_and_a_rest_begins_anew() {
-        let (shared, _) = Shared::create().unwrap();
+        let (shared, _) = SharedMemory::create().unwrap();
         let all = [false, true];
         let mut events = vec![
             Event::Attaches { shared, called: false },

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use crate::connection::{Connection, Held, Inner, State};
+use crate::connection::{Connection, Inner, LockHeld, State};
 use crate::lock::Lock;
 use crate::policy::DESCRIPTORS;
 use crate::slab::Slab;
@@ -39,7 +39,7 @@ pub(crate) fn find(fd: c_int) -> Option<&'static Connection> {
 
 /// The connection behind a descriptor with its lock, which proves that the descriptor still names it.
 #[inline]
-pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<Held<'static>> {
+pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<LockHeld<'static>> {
     let held = connection.hold()?;
     if !find(fd).is_some_and(|now| std::ptr::eq(now, connection)) {
         return None;
@@ -73,7 +73,7 @@ pub(crate) fn adopt() {
 /// `adopt`. `each` has the last word on every one. False when this very thread was in the midst of such a thing, or of a fork.
 ///
 /// A connection that is not given back soon is left out.
-pub(crate) fn keep(mut each: impl FnMut(c_int, &mut Held<'static>)) -> bool {
+pub(crate) fn keep(mut each: impl FnMut(c_int, &mut LockHeld<'static>)) -> bool {
     let Some(guard) = SLAB.lock() else {
         NESTED.fetch_add(1, Ordering::Relaxed);
         return false;

@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use overside_memory::kernels;
 use rustix::io::Errno;
 
-use crate::connection::{Connection, Held, Inner};
+use crate::connection::{Connection, Inner, LockHeld};
 use crate::fault::{self, Fault};
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, SharedMemory};
 use crate::ready::Watch;
 use crate::ring::Receiver;
 use crate::sleepers::{Counted, Present};
@@ -25,7 +25,7 @@ use crate::{drain, errno, eventfd, fallback, futex, kernel, real, table};
 /// What is watched without the lock.
 #[derive(Clone, Copy)]
 struct Snapshot<'a> {
-    shared: Shared,
+    shared: SharedMemory,
     end: usize,
     /// Our positions: bytes that we have taken, bytes of ours that the peer has.
     tail: u64,
@@ -257,7 +257,7 @@ pub(crate) enum BeforeNap {
 }
 
 /// By one who has the connection's lock.
-pub(crate) fn before_nap(held: &mut Held<'_>, fd: c_int, request: u64) -> BeforeNap {
+pub(crate) fn before_nap(held: &mut LockHeld<'_>, fd: c_int, request: u64) -> BeforeNap {
     let Some(snapshot) = snapshot_of(held.connection, held) else { return BeforeNap::Awake };
     fallback::respond(held, fd);
     if !snapshot.shared.wakes_by_word() {
@@ -325,7 +325,7 @@ fn doze(fd: c_int, connection: &'static Connection, request: u64) -> Option<Opti
 
 /// Everything that must be in order before sleeping: the peer's switch is answered, wake bytes of before are drained, the wake request is
 /// there, and still nothing has happened. By one who has the connection's lock.
-pub(crate) fn before_sleep(held: &mut Held<'_>, fd: c_int, request: u64) -> BeforeSleep {
+pub(crate) fn before_sleep(held: &mut LockHeld<'_>, fd: c_int, request: u64) -> BeforeSleep {
     let Some(snapshot) = snapshot_of(held.connection, held) else { return BeforeSleep::Look };
     let shared = snapshot.shared;
     fallback::respond(held, fd);

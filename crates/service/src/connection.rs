@@ -6,10 +6,10 @@ use std::time::Instant;
 use overside_verbs::WorkRequest;
 
 use crate::hold::Hold;
-use crate::ordered::{Held, Ordered, Parcel};
+use crate::ordered::{HeldReply, Ordered, Parcel};
 use crate::part::{Assembly, cut};
 use crate::state::Permit;
-use crate::ticket::{ConnectionId, Place};
+use crate::ticket::{ConnectionId, Turn};
 use crate::transmit::{Lent, Message, Transmit};
 
 /// A connection, apart from its session.
@@ -136,7 +136,7 @@ impl Outgoing {
     }
 
     /// Queues a message behind an entry, which may have left.
-    pub(crate) fn queue_behind(&mut self, entry: Option<u64>, held: Held, transmit: &Transmit) {
+    pub(crate) fn queue_behind(&mut self, entry: Option<u64>, held: HeldReply, transmit: &Transmit) {
         match entry.filter(|_| self.ordered.keeps(entry)) {
             None => match held.what {
                 Parcel::Bytes(bytes) => self.queue_bytes(bytes, held.hold, transmit),
@@ -152,12 +152,12 @@ impl Outgoing {
     }
 
     /// An unfinished request is answered.
-    pub(crate) fn finish(&mut self, place: Place, reply: Parcel, hold: Hold, transmit: &Transmit) {
+    pub(crate) fn finish(&mut self, place: Turn, reply: Parcel, hold: Hold, transmit: &Transmit) {
         self.unfinished = self.unfinished.saturating_sub(1);
-        let reply = Held { what: reply, hold };
+        let reply = HeldReply { what: reply, hold };
         let entry = match place {
-            Place::Behind(entry) => return self.queue_behind(entry, reply, transmit),
-            Place::Entry(entry) => entry,
+            Turn::Behind(entry) => return self.queue_behind(entry, reply, transmit),
+            Turn::Entry(entry) => entry,
         };
         if let Parcel::Message(message) = &reply.what {
             self.lent.lend(message.size());

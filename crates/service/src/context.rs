@@ -9,9 +9,9 @@ use crate::connection::{Outgoing, Stream};
 use crate::envelope::{BadMessage, message};
 use crate::hold::Hold;
 use crate::options::ServiceOptions;
-use crate::ordered::{Held, Parcel};
+use crate::ordered::{HeldReply, Parcel};
 use crate::state::{State, Statistics};
-use crate::ticket::{Mailbox, Order, Place, SessionWaker, Ticket};
+use crate::ticket::{Mailbox, Order, SessionWaker, Ticket, Turn};
 use crate::transmit::{Message, Taken, Transmit};
 
 /// What a worker lends to each of its sessions.
@@ -69,13 +69,13 @@ impl<'a> Context<'a> {
     pub fn later(&mut self, number: u32, order: Order) -> Ticket {
         self.out.unfinished += 1;
         let place = if order == Order::Free {
-            Place::Behind(self.behind)
+            Turn::Behind(self.behind)
         } else {
             let entry = self.out.ordered.open();
             self.behind = Some(entry);
-            Place::Entry(entry)
+            Turn::Entry(entry)
         };
-        if let (Order::Requests, Place::Entry(entry)) = (order, place) {
+        if let (Order::Requests, Turn::Entry(entry)) = (order, place) {
             self.out.barrier = Some(entry);
         }
         Ticket::new(&self.worker.mailbox, self.out.id, number, place)
@@ -117,7 +117,7 @@ impl<'a> Context<'a> {
         match self.behind {
             None => self.out.queue_bytes(bytes, self.hold, &self.worker.transmit),
             behind => {
-                let held = Held { what: Parcel::Bytes(bytes), hold: self.hold };
+                let held = HeldReply { what: Parcel::Bytes(bytes), hold: self.hold };
                 self.out.queue_behind(behind, held, &self.worker.transmit);
             }
         }
@@ -129,7 +129,7 @@ impl<'a> Context<'a> {
         match self.behind {
             None => self.out.queue(message, self.hold),
             behind => {
-                let held = Held { what: Parcel::Message(message), hold: self.hold };
+                let held = HeldReply { what: Parcel::Message(message), hold: self.hold };
                 self.out.queue_behind(behind, held, &self.worker.transmit);
             }
         }
@@ -213,7 +213,7 @@ impl<'a> Context<'a> {
     }
 
     /// An unfinished request is answered.
-    pub(crate) fn finish(&mut self, place: Place, reply: Parcel) {
+    pub(crate) fn finish(&mut self, place: Turn, reply: Parcel) {
         self.out.finish(place, reply, self.hold, &self.worker.transmit);
         self.behind = self.out.ordered.newest();
     }

@@ -9,7 +9,7 @@ pub const PART_MAGIC: u32 = u32::from_le_bytes(*b"OVSP");
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// A request or a reply.
     Control,
     /// A part of a longer message.
@@ -19,11 +19,11 @@ pub enum Kind {
 }
 
 /// What a received message is, by its first bytes.
-pub fn kind(message: &[u8]) -> Kind {
+pub fn kind(message: &[u8]) -> MessageKind {
     match message.first_chunk().map(|m| u32::from_le_bytes(*m)) {
-        Some(CONTROL_MAGIC) => Kind::Control,
-        Some(PART_MAGIC) => Kind::Part,
-        _ => Kind::Data,
+        Some(CONTROL_MAGIC) => MessageKind::Control,
+        Some(PART_MAGIC) => MessageKind::Part,
+        _ => MessageKind::Data,
     }
 }
 

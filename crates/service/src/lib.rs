@@ -75,7 +75,7 @@ mod worker;
 pub use accept::Listening;
 pub use context::Context;
 pub use dial::Dialer;
-pub use envelope::{BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_MAGIC, kind, message, open};
+pub use envelope::{BadMessage, CONTROL_HEADER, CONTROL_MAGIC, MessageKind, PART_MAGIC, kind, message, open};
 pub use hold::{Carrier, Hold, Watermarks};
 pub use latency::{Latencies, Latency};
 pub use notices::{Notices, OnFailure};

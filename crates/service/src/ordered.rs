@@ -23,13 +23,13 @@ pub(crate) struct Ordered {
 
 #[derive(Debug, Default)]
 struct Entry {
-    reply: Option<Held>,
-    after: Vec<Held>,
+    reply: Option<HeldReply>,
+    after: Vec<HeldReply>,
 }
 
 /// What waits behind an entry, and what it waits for besides.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldReply {
     pub(crate) what: Parcel,
     pub(crate) hold: Hold,
 }
@@ -41,7 +41,7 @@ pub(crate) enum Parcel {
     Message(Message),
 }
 
-impl Held {
+impl HeldReply {
     fn bytes(&self) -> u64 {
         match &self.what {
             Parcel::Bytes(bytes) => bytes.len() as u64,
@@ -68,7 +68,7 @@ impl Ordered {
     }
 
     /// Keeps something until `entry` and all before it have left. The entry is still here.
-    pub(crate) fn hold(&mut self, entry: u64, held: Held) {
+    pub(crate) fn hold(&mut self, entry: u64, held: HeldReply) {
         if let Some(kept) = self.entries.get_mut(entry.saturating_sub(self.first) as usize) {
             self.held += 1;
             self.held_bytes += held.bytes();
@@ -77,7 +77,7 @@ impl Ordered {
     }
 
     /// An entry's reply is there; what may be sent now goes to `release`, in order.
-    pub(crate) fn finish(&mut self, entry: u64, reply: Held, mut release: impl FnMut(Held)) {
+    pub(crate) fn finish(&mut self, entry: u64, reply: HeldReply, mut release: impl FnMut(HeldReply)) {
         let Some(finished) = entry.checked_sub(self.first).and_then(|at| self.entries.get_mut(at as usize)) else {
             return;
         };
@@ -111,8 +111,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bytes(number: u8) -> Held {
-        Held { what: Parcel::Bytes(vec![number]), hold: Hold::NONE }
+    fn bytes(number: u8) -> HeldReply {
+        HeldReply { what: Parcel::Bytes(vec![number]), hold: Hold::NONE }
     }
 
     proptest! {

@@ -38,7 +38,7 @@ pub struct Ticket {
     mailbox: Option<Arc<Mailbox>>,
     pub(crate) to: ConnectionId,
     pub(crate) number: u32,
-    pub(crate) place: Place,
+    pub(crate) place: Turn,
 }
 
 /// Names a connection of a worker and never another one.
@@ -50,7 +50,7 @@ pub(crate) struct ConnectionId {
 
 /// Where a later reply stands among the others of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Turn {
     /// Behind the entry that was the newest when the request came, if there was one.
     Behind(Option<u64>),
     /// An entry of its own.
@@ -58,7 +58,7 @@ pub(crate) enum Place {
 }
 
 impl Ticket {
-    pub(crate) fn new(mailbox: &Arc<Mailbox>, to: ConnectionId, number: u32, place: Place) -> Ticket {
+    pub(crate) fn new(mailbox: &Arc<Mailbox>, to: ConnectionId, number: u32, place: Turn) -> Ticket {
         mailbox.state.unfinished.fetch_add(1, Ordering::Relaxed);
         Ticket { mailbox: Some(mailbox.clone()), to, number, place }
     }
@@ -142,8 +142,8 @@ struct Letters {
 /// A word to a connection.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    Reply { to: ConnectionId, place: Place, reply: Parcel },
-    Dropped { to: ConnectionId, place: Place, number: u32 },
+    Reply { to: ConnectionId, place: Turn, reply: Parcel },
+    Dropped { to: ConnectionId, place: Turn, number: u32 },
     Wake(ConnectionId),
 }
 

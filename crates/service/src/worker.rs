@@ -15,7 +15,7 @@ use overside_verbs::{
 use crate::carry::{Carry, Watch};
 use crate::connection::Outgoing;
 use crate::context::{Context, Lends};
-use crate::envelope::{self, BadMessage, Kind};
+use crate::envelope::{self, BadMessage, MessageKind};
 use crate::latency::Recorder;
 use crate::options::ServiceOptions;
 use crate::ordered::Parcel;
@@ -501,7 +501,7 @@ fn heard<S: Session>(session: &mut S, context: &mut Context<'_>, message: &[u8])
         let (number, body) = envelope::open(message)?;
         return session.request(context, number, body);
     }
-    if envelope::kind(message) != Kind::Part {
+    if envelope::kind(message) != MessageKind::Part {
         return answered(session, context, message);
     }
     match context.assemble(message)? {
@@ -513,12 +513,12 @@ fn heard<S: Session>(session: &mut S, context: &mut Context<'_>, message: &[u8])
 /// A whole message on a connection that this side opened.
 fn answered<S: Session>(session: &mut S, context: &mut Context<'_>, message: &[u8]) -> Result<(), BadMessage> {
     match envelope::kind(message) {
-        Kind::Control => {
+        MessageKind::Control => {
             let (number, body) = envelope::open(message)?;
             session.reply(context, number, body)
         }
-        Kind::Data => session.data(context, message),
-        Kind::Part => Err(BadMessage("parts within parts")),
+        MessageKind::Data => session.data(context, message),
+        MessageKind::Part => Err(BadMessage("parts within parts")),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::table::OneTable;
 
 /// Two shapes and a byte that both name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct Overlap {
     /// One of the shapes, by its place.
     pub first: usize,
     /// The other, behind it.
@@ -16,14 +16,14 @@ pub struct Shared {
 }
 
 /// A byte that two of the shapes name, if there is one. What a shape names twice itself does not count.
-pub fn shared_byte(shapes: &[&Shape]) -> Option<Shared> {
+pub fn shared_byte(shapes: &[&Shape]) -> Option<Overlap> {
     if laid_over(shapes) == Some(true) {
         return None;
     }
     let mut pairs = (0..shapes.len()).flat_map(|second| (0..second).map(move |first| (first, second)));
     pairs.find_map(|(first, second)| {
         let at = shapes[first].common_byte(shapes[second])?;
-        Some(Shared { first, second, at })
+        Some(Overlap { first, second, at })
     })
 }
 

@@ -11,13 +11,13 @@ use crate::variable::Variable;
 /// Yields the runs of a region that is no set. Constant size, whatever the region.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
-    place: Place<'a>,
+    place: Position<'a>,
     /// What is left of the current run.
     rest: Run,
 }
 
 #[derive(Clone, Debug)]
-enum Place<'a> {
+enum Position<'a> {
     End,
     Strided { region: &'a Strided, digits: [u64; LEVELS_MAX], period_at: u64, run: usize },
     List { runs: &'a [Run], next: usize },
@@ -31,7 +31,7 @@ enum Place<'a> {
 impl<'a> Cursor<'a> {
     /// At byte `at` of the region's bytes in message order.
     pub(crate) fn new(form: &'a Form, at: u64) -> Self {
-        let end = |run: Run| Self { place: Place::End, rest: Run::new(run.at + at, run.len - at) };
+        let end = |run: Run| Self { place: Position::End, rest: Run::new(run.at + at, run.len - at) };
         match form {
             Form::Contiguous(run) if at < run.len => end(*run),
             Form::Variable(v) if v.rows.is_none() && at < v.bytes => end(Run::new(v.data + v.offsets[0], v.bytes)),
@@ -41,7 +41,7 @@ impl<'a> Cursor<'a> {
             Form::Mapped(m) => Self::mapped(m, at),
             Form::Variable(v) if at < v.bytes => Self::variable(v, at),
             // Behind the last byte; a set's regions have cursors of their own.
-            _ => Self { place: Place::End, rest: Run::new(0, 0) },
+            _ => Self { place: Position::End, rest: Run::new(0, 0) },
         }
     }
 
@@ -55,13 +55,13 @@ impl<'a> Cursor<'a> {
             index /= level.count;
         }
         let (run, left) = if past { (usize::MAX, 0) } else { region.runs.locate(left) };
-        let place = Place::Strided { region, digits, period_at, run };
+        let place = Position::Strided { region, digits, period_at, run };
         Self { place, rest: Run::new(0, 0) }.skip(left)
     }
 
     fn list(runs: &'a Runs, at: u64) -> Self {
         let (next, left) = runs.locate(at);
-        Self { place: Place::List { runs, next }, rest: Run::new(0, 0) }.skip(left)
+        Self { place: Position::List { runs, next }, rest: Run::new(0, 0) }.skip(left)
     }
 
     fn bitmapped(region: &'a Bitmapped, at: u64) -> Self {
@@ -69,8 +69,8 @@ impl<'a> Cursor<'a> {
         let place = match &*region.columns {
             [one] => return Self::column(*one, &region.rows, at / region.row_bytes).skip(at % region.row_bytes),
             _ => match ones.next() {
-                Some(row) => Place::Bitmapped { region, ones, row, column: 0 },
-                None => Place::End,
+                Some(row) => Position::Bitmapped { region, ones, row, column: 0 },
+                None => Position::End,
             },
         };
         Self { place, rest: Run::new(0, 0) }.skip(at % region.row_bytes)
@@ -80,22 +80,22 @@ impl<'a> Cursor<'a> {
     pub(crate) fn column(column: Column, rows: &'a Bitmap, k: u64) -> Self {
         let ones = rows.ones_from(k);
         let place = match column {
-            Column { base, stride, width } if stride == width => Place::Dense { base, width, ones },
-            _ => Place::Column { column, ones },
+            Column { base, stride, width } if stride == width => Position::Dense { base, width, ones },
+            _ => Position::Column { column, ones },
         };
         Self { place, rest: Run::new(0, 0) }
     }
 
     fn mapped(region: &'a Mapped, at: u64) -> Self {
         let (run, left) = region.runs.locate(at % region.row_bytes);
-        let place = Place::Mapped { region, row: (at / region.row_bytes) as usize, run };
+        let place = Position::Mapped { region, row: (at / region.row_bytes) as usize, run };
         Self { place, rest: Run::new(0, 0) }.skip(left)
     }
 
     fn variable(region: &'a Variable, at: u64) -> Self {
         let (k, left) = region.locate(at);
-        let Some(rows) = &region.rows else { return Self { place: Place::End, rest: Run::new(0, 0) } };
-        Self { place: Place::Variable { region, ones: Bitmap::ones_from(rows, k) }, rest: Run::new(0, 0) }.skip(left)
+        let Some(rows) = &region.rows else { return Self { place: Position::End, rest: Run::new(0, 0) } };
+        Self { place: Position::Variable { region, ones: Bitmap::ones_from(rows, k) }, rest: Run::new(0, 0) }.skip(left)
     }
 
     fn skip(mut self, mut bytes: u64) -> Self {
@@ -121,12 +121,12 @@ impl<'a> Cursor<'a> {
     }
 }
 
-impl Place<'_> {
+impl Position<'_> {
     #[inline]
     fn next_run(&mut self) -> Option<Run> {
         match self {
-            Place::End => None,
-            Place::Strided { region, digits, period_at, run } => {
+            Position::End => None,
+            Position::Strided { region, digits, period_at, run } => {
                 if *run == region.runs.len() {
                     *run = 0;
                     if !advance(region, digits, period_at) {
@@ -137,12 +137,12 @@ impl Place<'_> {
                 *run += 1;
                 Some(Run::new(*period_at + next.at, next.len))
             }
-            Place::List { runs, next } => {
+            Position::List { runs, next } => {
                 let run = runs.get(*next)?;
                 *next += 1;
                 Some(*run)
             }
-            Place::Bitmapped { region, ones, row, column } => {
+            Position::Bitmapped { region, ones, row, column } => {
                 if *column == region.columns.len() {
                     (*row, *column) = (ones.next()?, 0);
                 }
@@ -150,14 +150,14 @@ impl Place<'_> {
                 *column += 1;
                 Some(Run::new(of.base + *row * of.stride, of.width))
             }
-            Place::Dense { base, width, ones } => {
+            Position::Dense { base, width, ones } => {
                 let (row, len) = ones.next_span()?;
                 Some(Run::new(*base + row * *width, len * *width))
             }
-            Place::Column { column, ones } => {
+            Position::Column { column, ones } => {
                 ones.next().map(|row| Run::new(column.base + row * column.stride, column.width))
             }
-            Place::Mapped { region, row, run } => {
+            Position::Mapped { region, row, run } => {
                 if *run == region.runs.len() {
                     (*row, *run) = (*row + 1, 0);
                 }
@@ -165,7 +165,7 @@ impl Place<'_> {
                 *run += 1;
                 Some(Run::new(*at + next.at, next.len))
             }
-            Place::Variable { region, ones } => ones.next().map(|row| region.run(row)),
+            Position::Variable { region, ones } => ones.next().map(|row| region.run(row)),
         }
     }
 }

@@ -21,7 +21,7 @@ pub enum Mask {
 
 /// What a shape is made of, for whoever specialises by kind.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind<'a> {
+pub enum ShapeKind<'a> {
     /// One range.
     Contiguous(Run),
     /// Periods within periods.
@@ -99,15 +99,15 @@ impl Form {
         }
     }
 
-    pub(crate) fn kind(&self) -> Kind<'_> {
+    pub(crate) fn kind(&self) -> ShapeKind<'_> {
         match self {
-            Form::Contiguous(run) => Kind::Contiguous(*run),
-            Form::Strided(s) => Kind::Strided { base: s.base, levels: &s.levels, runs: &s.runs },
-            Form::List(runs) => Kind::List(runs),
-            Form::Bitmapped(b) => Kind::Bitmapped { columns: &b.columns, rows: &b.rows },
-            Form::Mapped(m) => Kind::Mapped { rows: &m.rows, runs: &m.runs },
-            Form::Variable(v) => Kind::Variable { data: v.data, offsets: &v.offsets, rows: v.rows.as_ref() },
-            Form::Set { regions, mask } => Kind::Set { regions, mask: *mask },
+            Form::Contiguous(run) => ShapeKind::Contiguous(*run),
+            Form::Strided(s) => ShapeKind::Strided { base: s.base, levels: &s.levels, runs: &s.runs },
+            Form::List(runs) => ShapeKind::List(runs),
+            Form::Bitmapped(b) => ShapeKind::Bitmapped { columns: &b.columns, rows: &b.rows },
+            Form::Mapped(m) => ShapeKind::Mapped { rows: &m.rows, runs: &m.runs },
+            Form::Variable(v) => ShapeKind::Variable { data: v.data, offsets: &v.offsets, rows: v.rows.as_ref() },
+            Form::Set { regions, mask } => ShapeKind::Set { regions, mask: *mask },
         }
     }
 

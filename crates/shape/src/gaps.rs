@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::bitmap::Bitmap;
 use crate::bitmapped::Column;
-use crate::form::{Form, Kind};
+use crate::form::{Form, ShapeKind};
 use crate::run::Run;
 use crate::shape::Shape;
 use crate::strided::{Level, Strided};
@@ -104,10 +104,10 @@ impl Shape {
     /// Whether the fragments ascend in address as they stand in the message.
     pub fn ascends(&self) -> bool {
         match self.kind() {
-            Kind::Contiguous(_) | Kind::Strided { .. } | Kind::Variable { .. } => true,
-            Kind::Bitmapped { columns, .. } => columns.len() == 1,
-            Kind::List(runs) => runs.windows(2).all(|w| w[0].at + w[0].len <= w[1].at),
-            Kind::Mapped { .. } | Kind::Set { .. } => false,
+            ShapeKind::Contiguous(_) | ShapeKind::Strided { .. } | ShapeKind::Variable { .. } => true,
+            ShapeKind::Bitmapped { columns, .. } => columns.len() == 1,
+            ShapeKind::List(runs) => runs.windows(2).all(|w| w[0].at + w[0].len <= w[1].at),
+            ShapeKind::Mapped { .. } | ShapeKind::Set { .. } => false,
         }
     }
 }

@@ -87,12 +87,12 @@ mod tiles;
 mod variable;
 mod walk;
 
-pub use apart::{Shared, shared_byte};
+pub use apart::{Overlap, shared_byte};
 pub use bitmap::{Bitmap, Ones};
 pub use bitmapped::{Column, Order};
 pub use describe::DescriptionError;
 pub use error::ShapeError;
-pub use form::{Kind, Mask};
+pub use form::{Mask, ShapeKind};
 pub use fragments::Fragments;
 pub use gaps::{Coverage, GapClass, gaps};
 pub use messages::{Messages, Piece, Pieces};

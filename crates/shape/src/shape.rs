@@ -7,7 +7,7 @@ use crate::bitmap::Bitmap;
 use crate::bitmapped::{Column, Order, Stepped, column, trimmed};
 use crate::cut::Cut;
 use crate::error::ShapeError;
-use crate::form::{Form, Kind, Mask};
+use crate::form::{Form, Mask, ShapeKind};
 use crate::fragments::Fragments;
 use crate::mapped::mapped;
 use crate::messages::Messages;
@@ -205,7 +205,7 @@ impl Shape {
     }
 
     /// What it is made of.
-    pub fn kind(&self) -> Kind<'_> {
+    pub fn kind(&self) -> ShapeKind<'_> {
         self.form.kind()
     }
 

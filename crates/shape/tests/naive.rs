@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 fn plain() -> impl Strategy<Value = Case> {
     prop_oneof![strided(), list(), bitmapped(), mapped(), variable()]
-        .prop_filter("a set has no set", |case| !matches!(case.shape.kind(), overside_shape::Kind::Set { .. }))
+        .prop_filter("a set has no set", |case| !matches!(case.shape.kind(), overside_shape::ShapeKind::Set { .. }))
 }
 
 proptest! {
@@ -23,7 +23,7 @@ proptest! {
         prop_assert_eq!(shape.end(), all.iter().max().map_or(0, |last| last + 1));
         prop_assert_eq!(shape.fragment_count(), shape.fragments().count() as u64);
         prop_assert!(shape.fragments().all(|run| run.len > 0));
-        if !matches!(shape.kind(), overside_shape::Kind::Set { .. }) {
+        if !matches!(shape.kind(), overside_shape::ShapeKind::Set { .. }) {
             let fragments: Vec<Run> = shape.fragments().collect();
             prop_assert!(fragments.windows(2).all(|w| w[0].at + w[0].len != w[1].at), "as large as they can be");
         }

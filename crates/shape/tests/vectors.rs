@@ -1,6 +1,6 @@
 //! The paper's examples, canonical forms by name, sizes, and what is refused with which field named.
 
-use overside_shape::{Bitmap, Column, Frequency, Kind, Level, Mask, Order, Run, Shape, ShapeError};
+use overside_shape::{Bitmap, Column, Frequency, Level, Mask, Order, Run, Shape, ShapeError, ShapeKind};
 
 fn every_other(rows: u64) -> Bitmap {
     Bitmap::of(rows, |row| row % 2 == 0)
@@ -90,7 +90,7 @@ fn sets_that_are_one_region_meet_it() {
     let projected = Shape::strided(0, 16, 100, &[Run::new(0, 8), Run::new(12, 4)]).unwrap();
     assert_eq!(Shape::set(vec![column(0), column(4), column(12)], Mask::Rows).unwrap(), projected, "a row store");
     let reversed = Shape::set(vec![column(4), column(0)], Mask::Rows).unwrap();
-    assert!(matches!(reversed.kind(), Kind::Set { .. }), "another order of bytes");
+    assert!(matches!(reversed.kind(), ShapeKind::Set { .. }), "another order of bytes");
     let uneven = Bitmap::of(90, |row| row % 7 < 3);
     let columns = [Column::dense(0, 4), Column::dense(900, 8)];
     let one = |c: Column| Shape::bitmapped(&[c], &uneven, Order::Rows).unwrap();
@@ -112,7 +112,7 @@ fn a_region_is_much_smaller_than_its_list() {
     assert!(fixed <= 160, "{fixed} bytes");
     let frequency = |i: u64| Frequency { base: i * rows * 4, width: 4, take: 1, of: 2, start: 0, count: rows / 2 };
     let strided = Shape::every(frequency(0)).unwrap();
-    let Kind::Strided { levels, runs, .. } = strided.kind() else { panic!("a stride") };
+    let ShapeKind::Strided { levels, runs, .. } = strided.kind() else { panic!("a stride") };
     assert_eq!((levels.len(), runs.len()), (1, 1));
     let set = Shape::set((0..5).map(|i| Shape::every(frequency(i)).unwrap()).collect(), Mask::Rows).unwrap();
     let list_bytes = set.fragment_count() * 16;

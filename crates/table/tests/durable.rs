@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use halting::{Halting, until};
-use overside_disk::{BLOCK_BYTES, Completion, Disk, Entry, FileId, Open, Request, Way};
+use overside_disk::{BLOCK_BYTES, Completion, Disk, Entry, FileId, IoPath, Open, Request};
 use overside_log::format::{Footer, parse_part, write_page};
 use overside_log::{Manifest, Page};
 use overside_reference as reference;
@@ -57,7 +57,7 @@ impl Disk for Switched {
     fn path(&self) -> &Path {
         self.disk.path()
     }
-    fn way(&self) -> Way {
+    fn way(&self) -> IoPath {
         self.disk.way()
     }
     fn list(&mut self, folder: &str) -> io::Result<Vec<Entry>> {

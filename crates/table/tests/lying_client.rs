@@ -10,7 +10,9 @@ use overside_table::client::Client;
 use overside_table::row::ValueRef;
 use overside_table::schema::{Column, ColumnType, Schema};
 use overside_table::server::{Server, ServerOptions};
-use overside_table::wire::{self, Bounds, FaultCode, Features, Kind, Mode, PutMode, Reply, Request, ScanRequest};
+use overside_table::wire::{
+    self, Bounds, FaultCode, Features, MessageKind, Mode, PutMode, Reply, Request, ScanRequest,
+};
 use overside_verbs::{CompletionQueue, Opcode, PortEvent, PortOptions, Provider, QueuePair, Status, WorkRequest};
 
 /// A client that speaks the protocol by hand.
@@ -63,7 +65,7 @@ impl Raw {
         let end = Instant::now() + PATIENCE;
         loop {
             while let Some(message) = self.arrived.pop_front() {
-                if wire::kind(&message) == Kind::Control {
+                if wire::kind(&message) == MessageKind::Control {
                     return wire::decode(&message).unwrap();
                 }
             }

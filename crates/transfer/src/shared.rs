@@ -11,7 +11,7 @@ use std::sync::Arc;
 use overside_memory::pack::{Dealer, Packer, Place};
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
-use overside_shape::{Messages, OneTable, Run, Shape, Shared, shared_byte};
+use overside_shape::{Messages, OneTable, Overlap, Run, Shape, shared_byte};
 
 use overside_verbs::declared::Region;
 use overside_verbs::{CompletionQueue, QueuePair, VerbsError};
@@ -334,7 +334,7 @@ fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance)
 fn check_disjoint(destinations: &[Destination]) -> Result<(), DeclareError> {
     let shapes: Vec<&Shape> = destinations.iter().map(|to| &*to.shape).collect();
     match shared_byte(&shapes) {
-        Some(Shared { first, second, at }) => Err(DeclareError::Overlap { first, second, at }),
+        Some(Overlap { first, second, at }) => Err(DeclareError::Overlap { first, second, at }),
         None => Ok(()),
     }
 }
@@ -342,8 +342,8 @@ fn check_disjoint(destinations: &[Destination]) -> Result<(), DeclareError> {
 /// Bytes between a shape's ends that a pass over it reads, column by column.
 fn touched(shape: &Shape) -> u64 {
     match shape.kind() {
-        overside_shape::Kind::Set { regions, .. } => regions.iter().map(touched).sum(),
-        overside_shape::Kind::Bitmapped { columns, rows } => {
+        overside_shape::ShapeKind::Set { regions, .. } => regions.iter().map(touched).sum(),
+        overside_shape::ShapeKind::Bitmapped { columns, rows } => {
             columns.iter().map(|column| column.stride.saturating_mul(rows.rows())).fold(0, u64::saturating_add)
         }
         _ => shape.end() - shape.start(),

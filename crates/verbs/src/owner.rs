@@ -50,7 +50,7 @@ pub enum OwnerError {
 
 /// A socket as the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Found {
+struct KernelSocket {
     state: u8,
     user: u32,
     inode: u32,
@@ -59,7 +59,7 @@ struct Found {
 /// What the kernel answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    Found(Found),
+    KernelSocket(KernelSocket),
     Error(i32),
     /// To another question.
     Stale,
@@ -91,7 +91,7 @@ impl Owners {
         let nowhere = SocketAddr::new(if at.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() }, 0);
         let ours = rustix::process::geteuid().as_raw();
         match owners.ask(at, nowhere)? {
-            Some(Found { state: LISTEN, user, .. }) if user == ours => Ok(owners),
+            Some(KernelSocket { state: LISTEN, user, .. }) if user == ours => Ok(owners),
             other => Err(OwnerError::Unknown(format!("of this listener it says {other:?}"))),
         }
     }
@@ -124,7 +124,7 @@ impl Owners {
     }
 
     /// The socket at `local` that is connected to `remote`; none when there is none.
-    fn ask(&self, local: SocketAddr, remote: SocketAddr) -> Result<Option<Found>, OwnerError> {
+    fn ask(&self, local: SocketAddr, remote: SocketAddr) -> Result<Option<KernelSocket>, OwnerError> {
         rustix::net::send(&self.netlink, &request(local, remote), SendFlags::DONTWAIT).map_err(unknown)?;
         let mut bytes = [0; ANSWER_BYTES_MAX];
         for _ in 0..ANSWERS_MAX {
@@ -136,7 +136,7 @@ impl Owners {
                 }
             };
             match answer(bytes.get(..len).unwrap_or(&[]), sequence(local, remote)) {
-                Answer::Found(found) => return Ok(Some(found)),
+                Answer::KernelSocket(found) => return Ok(Some(found)),
                 Answer::Error(errno) if errno == Errno::NOENT.raw_os_error() => return Ok(None),
                 Answer::Error(errno) => return Err(unknown(Errno::from_raw_os_error(errno))),
                 Answer::Stale => {}
@@ -149,14 +149,15 @@ impl Owners {
 
 /// Whether the process that has this socket may be talked to by a process of user `ours`.
 fn permits(
-    found: Option<Found>,
+    found: Option<KernelSocket>,
     ours: u32,
     root_too: bool,
     every_user_has_a_number: impl FnOnce() -> bool,
 ) -> Result<(), OwnerError> {
     // A listener is found where there is no connection; what is closing, or was not accepted, has
     // no process.
-    let Some(Found { user: theirs, .. }) = found.filter(|found| found.state == ESTABLISHED && found.inode != 0) else {
+    let Some(KernelSocket { user: theirs, .. }) = found.filter(|found| found.state == ESTABLISHED && found.inode != 0)
+    else {
         return Err(OwnerError::Nobody);
     };
     match theirs {
@@ -212,7 +213,9 @@ fn answer(bytes: &[u8], sequence: u32) -> Answer {
         }
         (SOCK_DIAG_BY_FAMILY, _) if len as usize >= HEADER_BYTES + FOUND_BYTES => {
             match (bytes.get(HEADER_BYTES + 1), word(HEADER_BYTES + 64), word(HEADER_BYTES + 68)) {
-                (Some(state), Some(user), Some(inode)) => Answer::Found(Found { state: *state, user, inode }),
+                (Some(state), Some(user), Some(inode)) => {
+                    Answer::KernelSocket(KernelSocket { state: *state, user, inode })
+                }
                 _ => Answer::Malformed,
             }
         }
@@ -282,9 +285,9 @@ mod tests {
     use proptest::prelude::*;
     use std::net::{TcpListener, TcpStream};
 
-    const FOUND: Found = Found { state: ESTABLISHED, user: 1000, inode: 7 };
+    const FOUND: KernelSocket = KernelSocket { state: ESTABLISHED, user: 1000, inode: 7 };
 
-    fn encoded(found: Found, sequence: u32) -> Vec<u8> {
+    fn encoded(found: KernelSocket, sequence: u32) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES + FOUND_BYTES];
         let len = bytes.len() as u32;
         bytes[..4].copy_from_slice(&len.to_ne_bytes());
@@ -300,24 +303,24 @@ mod tests {
     fn the_same_user_is_taken_and_nobody_else() {
         let permits = |found, root_too| permits(found, 1000, root_too, || false);
         assert_eq!(permits(Some(FOUND), false), Ok(()));
-        let root = Some(Found { user: 0, ..FOUND });
+        let root = Some(KernelSocket { user: 0, ..FOUND });
         assert_eq!(permits(root, false), Err(OwnerError::Stranger { theirs: 0, ours: 1000 }));
         assert_eq!(permits(root, true), Ok(()));
-        let other = Some(Found { user: 1001, ..FOUND });
+        let other = Some(KernelSocket { user: 1001, ..FOUND });
         for root_too in [false, true] {
             assert_eq!(permits(other, root_too), Err(OwnerError::Stranger { theirs: 1001, ours: 1000 }));
             assert_eq!(permits(None, root_too), Err(OwnerError::Nobody));
         }
         // Sockets that no process has: in older kernels they are root's.
         for state in [2, 3, 4, 8, LISTEN] {
-            assert_eq!(permits(Some(Found { state, ..FOUND }), true), Err(OwnerError::Nobody));
+            assert_eq!(permits(Some(KernelSocket { state, ..FOUND }), true), Err(OwnerError::Nobody));
         }
-        assert_eq!(permits(Some(Found { inode: 0, user: 0, ..FOUND }), true), Err(OwnerError::Nobody));
+        assert_eq!(permits(Some(KernelSocket { inode: 0, user: 0, ..FOUND }), true), Err(OwnerError::Nobody));
     }
 
     #[test]
     fn a_user_without_a_number_is_not_taken_for_nobody() {
-        let nobody = Some(Found { user: NOBODY, ..FOUND });
+        let nobody = Some(KernelSocket { user: NOBODY, ..FOUND });
         assert_eq!(permits(nobody, NOBODY, false, || false), Err(OwnerError::Nameless));
         assert_eq!(permits(nobody, NOBODY, false, || true), Ok(()));
         assert!(matches!(permits(nobody, 1000, true, || true), Err(OwnerError::Stranger { .. })));
@@ -331,7 +334,7 @@ mod tests {
     #[test]
     fn answers_are_read_and_those_cut_short_are_not() {
         let whole = encoded(FOUND, 5);
-        assert_eq!(answer(&whole, 5), Answer::Found(FOUND));
+        assert_eq!(answer(&whole, 5), Answer::KernelSocket(FOUND));
         assert_eq!(answer(&whole, 6), Answer::Stale);
         for len in 0..whole.len() {
             assert_eq!(answer(&whole[..len], 5), Answer::Malformed, "{len} bytes");

@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 
 pub use asked::{Asked, HELP};
 use program::Program;
-use run::{Outcome, Runner, Way};
+use run::{Outcome, Runner, Under};
 
 /// Runs what was asked for; an error when a program saw a difference, or when none came into the rings.
 pub fn run(root: &Path, asked: &Asked) -> Result<()> {
@@ -103,11 +103,11 @@ impl Torture {
         }
         let mut failed = 0;
         for _ in 0..self.asked.times {
-            let plain = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
+            let plain = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
             if plain.stalled {
                 bail!("it hangs plainly:\n{}\n{}", plain.stuck(program).join("\n"), plain.waits.join("\n"));
             }
-            let other = self.runner.run(program, Way::Library, PATIENCE)?;
+            let other = self.runner.run(program, Under::Library, PATIENCE)?;
             let differences = plain.differences(program, &other);
             if self.asked.times == 1 {
                 for (step, (saw, under)) in program.steps().zip(plain.steps.iter().zip(&other.steps)) {
@@ -243,12 +243,12 @@ impl Torture {
 
     /// Runs a program plainly and under the library. What plain runs do not agree on is discarded.
     fn check(&self, program: &Program) -> Result<Option<Fault>> {
-        let plain = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
+        let plain = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
         if plain.stalled {
             self.tally.discarded.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
-        let outcome = self.runner.run(program, Way::Library, PATIENCE)?;
+        let outcome = self.runner.run(program, Under::Library, PATIENCE)?;
         let differences = plain.differences(program, &outcome);
         if !differences.is_empty() && !self.is_steady(program, &plain)? {
             self.tally.discarded.fetch_add(1, Ordering::Relaxed);
@@ -266,13 +266,13 @@ impl Torture {
     /// How often it shows under the library. False when a plain run shows it, too: then it is chance.
     fn run_again(&self, program: &Program, fault: &mut Fault) -> Result<bool> {
         let until = Instant::now() + AGAIN;
-        let plain = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
+        let plain = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
         while fault.of < RUNS_AGAIN_MAX && fault.again < 2 && Instant::now() < until {
-            let other = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
+            let other = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
             if !other.stalled && !plain.kinds(program, &other).is_disjoint(&fault.kinds) {
                 return Ok(false);
             }
-            let outcome = self.runner.run(program, Way::Library, SHRINKING_PATIENCE)?;
+            let outcome = self.runner.run(program, Under::Library, SHRINKING_PATIENCE)?;
             fault.of += 1;
             fault.again += usize::from(!plain.kinds(program, &outcome).is_empty());
         }
@@ -319,7 +319,7 @@ impl Torture {
         if Instant::now() > until {
             return Ok(None);
         }
-        let plain = self.runner.run(program, Way::Plain, SHORT_PATIENCE)?;
+        let plain = self.runner.run(program, Under::Plain, SHORT_PATIENCE)?;
         if plain.stalled || plain.ends.iter().any(|end| end.contains("exit 99")) {
             return Ok(None);
         }
@@ -338,7 +338,7 @@ impl Torture {
             for _ in 0..tries.min(TRIES_AT_ONCE) {
                 scope.spawn(|| {
                     while next() {
-                        match self.runner.run(program, Way::Library, SHRINKING_PATIENCE) {
+                        match self.runner.run(program, Under::Library, SHRINKING_PATIENCE) {
                             Ok(outcome) if plain.kinds(program, &outcome).is_empty() => continue,
                             Ok(outcome) => set(Ok(Some(outcome))),
                             Err(error) => set(Err(error)),
@@ -353,7 +353,7 @@ impl Torture {
 
     fn is_steady(&self, program: &Program, plain: &Outcome) -> Result<bool> {
         for _ in 0..PLAIN_AGAIN {
-            let again = self.runner.run(program, Way::Plain, PLAIN_PATIENCE)?;
+            let again = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
             if again.stalled || !plain.kinds(program, &again).is_empty() {
                 return Ok(false);
             }

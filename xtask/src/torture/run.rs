@@ -21,7 +21,7 @@ pub struct Runner {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Under {
     Plain,
     Library,
 }
@@ -63,14 +63,14 @@ impl Runner {
     }
 
     /// Runs a program once; `patience` without a step forward is a hang.
-    pub fn run(&self, program: &Program, way: Way, patience: Duration) -> Result<Outcome> {
+    pub fn run(&self, program: &Program, way: Under, patience: Duration) -> Result<Outcome> {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let folder = self.folder.join(number.to_string());
         std::fs::create_dir_all(&folder)?;
         let (script, report) = (folder.join("script"), folder.join("report"));
         std::fs::write(&script, program.to_string())?;
         std::fs::write(&report, "")?;
-        let library = if way == Way::Plain { Path::new("-") } else { &self.library };
+        let library = if way == Under::Plain { Path::new("-") } else { &self.library };
         let mut child = Command::new(&self.interpreter)
             .arg("run")
             .args([&script, &folder])

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use overside::table::{
     block::Answer,
     client::{Client, ClientOptions, Received, RemoteTable, ScanOptions, ScanSummary},
-    row::{Bytes, Place, RowLayout, RowView, ValueRef},
+    row::{Bytes, RowLayout, RowPart, RowView, ValueRef},
     wire::{Mode, PutMode},
 };
 use std::{
@@ -243,8 +243,8 @@ impl KeyAt {
     /// In rows of this layout, whose columns `orderkey`, `linenumber` and `price` are these.
     pub(super) fn of(layout: &RowLayout, [orderkey, linenumber, price]: [usize; 3]) -> KeyAt {
         let at = |column: usize| match layout.column(column).place {
-            Place::Fixed { offset, .. } => offset,
-            Place::Variable { .. } => unreachable!("the key and the price have fixed widths"),
+            RowPart::Fixed { offset, .. } => offset,
+            RowPart::Variable { .. } => unreachable!("the key and the price have fixed widths"),
         };
         KeyAt { orderkey: at(orderkey), linenumber: at(linenumber), price: at(price) }
     }

@@ -21,7 +21,7 @@ use overside::{
 
 /// How a page and its deltas travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PageForm {
     /// As they lie: the page one gather entry, each delta one.
     Gather,
     /// Packed first.
@@ -32,21 +32,21 @@ enum Way {
     ScatteredCopied,
 }
 
-impl Way {
-    const ALL: [Way; 4] = [Way::Gather, Way::CopyOut, Way::Scattered, Way::ScatteredCopied];
+impl PageForm {
+    const ALL: [PageForm; 4] = [PageForm::Gather, PageForm::CopyOut, PageForm::Scattered, PageForm::ScatteredCopied];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Gather => "page and deltas",
-            Way::CopyOut => "copied out",
-            Way::Scattered => "scattered",
-            Way::ScatteredCopied => "scattered, copied out",
+            PageForm::Gather => "page and deltas",
+            PageForm::CopyOut => "copied out",
+            PageForm::Scattered => "scattered",
+            PageForm::ScatteredCopied => "scattered, copied out",
         }
     }
 }
 
 struct Pages {
-    way: Way,
+    way: PageForm,
     pages: Records,
     deltas: Records,
     count: usize,
@@ -65,13 +65,13 @@ impl Pages {
 impl Side for Pages {
     fn next(&mut self, _to: usize) -> Result<Next> {
         let view = match self.way {
-            Way::CopyOut => {
+            PageForm::CopyOut => {
                 let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
                 self.pages.pack(1, &mut buffer);
                 let deltas = self.deltas.pack(self.count, &mut buffer[PAGE_BYTES..]);
                 self.pool.view(buffer, PAGE_BYTES + deltas)
             }
-            Way::Gather => {
+            PageForm::Gather => {
                 let place = Shape::list(&[self.pages.take()])?;
                 let page = View::of(self.pages.memory(), &place)?;
                 self.runs.clear();
@@ -81,13 +81,13 @@ impl Side for Pages {
                     _ => page.then(View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?),
                 }
             }
-            Way::Scattered => {
+            PageForm::Scattered => {
                 let count = self.scattered();
                 self.runs.clear();
                 self.runs.extend((0..count).map(|_| self.deltas.take()));
                 View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?
             }
-            Way::ScatteredCopied => {
+            PageForm::ScatteredCopied => {
                 let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
                 let bytes = self.deltas.pack(self.scattered(), &mut buffer);
                 self.pool.view(buffer, bytes)
@@ -98,8 +98,8 @@ impl Side for Pages {
 
     fn bytes(&self) -> u64 {
         let (page, records) = match self.way {
-            Way::Gather | Way::CopyOut => (PAGE_BYTES, self.count),
-            Way::Scattered | Way::ScatteredCopied => (0, self.scattered()),
+            PageForm::Gather | PageForm::CopyOut => (PAGE_BYTES, self.count),
+            PageForm::Scattered | PageForm::ScatteredCopied => (0, self.scattered()),
         };
         (page + records * self.deltas.record_bytes()) as u64
     }
@@ -127,7 +127,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
                 runs: Vec::new(),
                 sge_max: sender.capabilities.sge_max,
             };
-            let sides = Way::ALL.map(side);
+            let sides = PageForm::ALL.map(side);
             one(setting, &mut sender, &mut figure, *count, size, sides)?;
         }
     }
@@ -141,7 +141,7 @@ fn one(
     figure: &mut Figure,
     count: usize,
     size: usize,
-    mut sides: [Pages; Way::ALL.len()],
+    mut sides: [Pages; PageForm::ALL.len()],
 ) -> Result<()> {
     let mut digests = Vec::new();
     for side in &mut sides {
@@ -160,7 +160,7 @@ fn one(
         };
         Ok(sender.run(side, Until::Elapsed(setting.slice_ns()), false)?.0)
     })?;
-    for (way, rounds) in Way::ALL.into_iter().zip(samples) {
+    for (way, rounds) in PageForm::ALL.into_iter().zip(samples) {
         let point = Point::of(format!("{} {size} B", way.name()), count as u64, rounds, &limits);
         figure.points.push(point.with("delta_bytes", size).with("way", way.name()));
     }
@@ -184,7 +184,7 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>) {
 fn charts(figure: &mut Figure, size: usize) {
     let mut throughput = Curves::new("throughput (GB/s)", "deltas behind the page", Scale::Linear);
     let mut cpu = Curves::new("CPU of the sender (ns per byte)", "deltas behind the page", Scale::Linear).logarithmic();
-    for (colour, way) in Way::ALL.into_iter().enumerate() {
+    for (colour, way) in PageForm::ALL.into_iter().enumerate() {
         let points = figure.curve(&format!("{} {size} B", way.name()));
         let work = points.iter().map(|p| (p.x, p.sender_work_ns_per_byte)).collect();
         throughput.add(Curve::of(way.name(), colour, points, |p| p.spread.bytes_per_s, 1e-9));

@@ -6,7 +6,7 @@ use super::{
     digest::Digest,
     records::Records,
     sender::{Post, Sample, Sender, Until},
-    transmit::{Transmit, Way},
+    transmit::{Transmit, TransmitWay},
 };
 use crate::measure::{elapsed_ns, now_ns};
 use anyhow::{Result, ensure};
@@ -63,9 +63,9 @@ impl Gather {
         let pool = self.sender.pool(bytes, (POOL_BYTES / bytes).clamp(8, 2048))?;
         self.sender.connect(1, bytes, pool.capacity())?;
         let records = Records::new(&self.region, record_bytes);
-        let fits = |way: &Way| *way != Way::ZeroCopy || per_message <= self.sender.capabilities.sge_max;
-        let ways = Way::ALL.into_iter().filter(fits);
-        let side = |way: Way| (way.name(), Transmit::new(way, &records, per_message, &pool, &self.sender));
+        let fits = |way: &TransmitWay| *way != TransmitWay::ZeroCopy || per_message <= self.sender.capabilities.sge_max;
+        let ways = TransmitWay::ALL.into_iter().filter(fits);
+        let side = |way: TransmitWay| (way.name(), Transmit::new(way, &records, per_message, &pool, &self.sender));
         let sides = ways.map(side).collect();
         let shared = bytes.max(SHARED_BYTES);
         let pool = self.declaring.pool(shared, (POOL_BYTES / shared).max(8))?;

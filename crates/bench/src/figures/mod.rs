@@ -131,7 +131,7 @@ pub fn run(options: &Options) -> Result<Figures> {
     );
     if names.contains(&"durability") {
         // Refused now rather than after all the others have been measured.
-        durability::place::parent(options.dir.as_deref())?;
+        durability::folder::parent(options.dir.as_deref())?;
     } else {
         ensure!(options.dir.is_none(), "--dir is where durability has its data; {} has none", options.figure);
     }
@@ -141,27 +141,30 @@ pub fn run(options: &Options) -> Result<Figures> {
         options.results.is_none() || (!options.quick && options.only.is_none()),
         "--results keeps full runs: leave away --quick and --only, which show a part"
     );
-    let keep = options.results.as_deref().map(results::Keep::here).transpose()?;
+    let mut keep = options.results.as_deref().map(results::Keep::here).transpose()?;
     let progress = Progress::new();
     let library = options.library.as_deref();
-    if names.contains(&"sockets") && library.is_none() {
-        // Said now rather than after all the others have been measured.
-        anyhow::bail!("the sockets library is not beside this executable; `cargo build --release` puts it there");
-    }
-    let (installed, only) = (options.figure != "all", options.only.as_deref());
+    // Said now rather than after all the others have been measured.
+    ensure!(
+        library.is_some() || !names.contains(&"sockets"),
+        "the sockets library is not beside this executable; `cargo build --release` puts it there"
+    );
     let setting = Setting {
         over: &over,
         quick: options.quick,
         progress: &progress,
         library,
-        installed,
-        only,
+        installed: options.figure != "all",
+        only: options.only.as_deref(),
         seed: options.seed,
         dir: options.dir.as_deref(),
     };
-    let figures = names.iter().map(|name| judged(name, &setting)).collect::<Result<Vec<_>>>()?;
-    let figures = Figures { figures, machine: Machine::here(), took_s: start.elapsed().as_secs_f64() };
-    let kept = keep.map(|keep| keep.keep(&figures.figures, &figures.machine, &results::today()));
+    let machine = Machine::here();
+    let (measured, failed) = all(&names, &setting, |figure| match &mut keep {
+        Some(keep) => keep.keep(figure, &machine).map(drop),
+        None => Ok(()),
+    })?;
+    let figures = Figures { figures: measured, machine, took_s: start.elapsed().as_secs_f64() };
     let written = report::write(&report, &page::html(&figures, options));
     drop(progress);
     // A page that could not be written takes nothing else with it.
@@ -172,13 +175,35 @@ pub fn run(options: &Options) -> Result<Figures> {
         (false, _) => write!(out, "{}", text::text(&figures))?,
     }
     written?;
-    if let Some(folder) = kept.transpose()?.filter(|_| !options.json) {
+    if let Some(folder) = keep.as_ref().and_then(results::Keep::folder).filter(|_| !options.json) {
         writeln!(out, "The results are in {}: commit them, then `cargo xtask papers` joins them.", folder.display())?;
     }
     if !options.json {
         writeln!(out, "The report is {}: open it in a browser.", report.display())?;
     }
+    ensure!(failed.is_empty(), "not measured: {}; what went wrong is above", failed.join(", "));
     Ok(figures)
+}
+
+/// Measures one after the other; each is kept at once. What the others took, and take yet, is not lost with one that fails.
+fn all<'n>(
+    names: &[&'n str],
+    setting: &Setting<'_>,
+    mut keep: impl FnMut(&Figure) -> Result<()>,
+) -> Result<(Vec<Figure>, Vec<&'n str>)> {
+    let (mut measured, mut failed) = (Vec::new(), Vec::new());
+    for (at, name) in names.iter().enumerate() {
+        setting.progress.begin(at + 1, names.len());
+        match judged(name, setting).and_then(|figure| keep(&figure).map(|()| figure)) {
+            Ok(figure) => measured.push(figure),
+            Err(error) if names.len() == 1 => return Err(error),
+            Err(error) => {
+                setting.progress.tell(&format!("{error:#}; the other figures go on"));
+                failed.push(*name);
+            }
+        }
+    }
+    Ok((measured, failed))
 }
 
 fn over(options: &Options) -> Result<Over> {
@@ -301,12 +326,12 @@ impl Setting<'_> {
 
     /// Rounds in which sides alternate.
     fn rounds(&self) -> usize {
-        if self.quick { 5 } else { 11 }
+        if self.quick { 5 } else { 9 }
     }
 
     /// How long a side sends in a round.
     fn slice_ns(&self) -> u64 {
-        if self.quick { 8_000_000 } else { 40_000_000 }
+        if self.quick { 8_000_000 } else { 30_000_000 }
     }
 
     /// Bytes that records are scattered over: a power of two, and more than any cache holds.

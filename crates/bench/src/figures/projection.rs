@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use overside::{
     memory::{Buffer, Pool, View},
     planner::{Planner, Terms},
-    shape::{Kind, Run, Shape},
+    shape::{Run, Shape, ShapeKind},
     transfer::{DeclaredSend, Region},
     verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
@@ -293,8 +293,8 @@ fn tell(figure: &mut Figure, rows: usize) {
 /// How many regions a description is made of.
 fn regions(shape: &Shape) -> usize {
     match shape.kind() {
-        Kind::List(runs) => runs.len(),
-        Kind::Set { regions, .. } => regions.len(),
+        ShapeKind::List(runs) => runs.len(),
+        ShapeKind::Set { regions, .. } => regions.len(),
         _ => 1,
     }
 }

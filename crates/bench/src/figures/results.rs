@@ -17,6 +17,9 @@ use std::{
 pub(super) struct Keep {
     folder: PathBuf,
     commit: String,
+    date: String,
+    /// The run's own folder, once its first figure is kept.
+    own: Option<PathBuf>,
 }
 
 impl Keep {
@@ -31,39 +34,51 @@ impl Keep {
             changed.is_empty(),
             "results name the commit that was measured: commit what is changed, build it, and measure that"
         );
-        Ok(Keep { folder: folder.to_owned(), commit })
+        Ok(Keep { folder: folder.to_owned(), commit, date: today(), own: None })
     }
 
-    /// Writes a file for each figure; the folder they are in. A second run of a day and commit has one of its own.
+    /// Writes a figure's file as soon as it is measured: what comes after may fail. The folder it is in. A second run of a
+    /// day and commit has one of its own.
     ///
     /// # Errors
-    /// The folder or a file cannot be written.
-    pub(super) fn keep(&self, figures: &[Figure], machine: &Machine, date: &str) -> Result<PathBuf> {
-        let name = |run: usize| match run {
-            1 => format!("{date}-{}", self.commit),
-            _ => format!("{date}-{}-{run}", self.commit),
+    /// The folder or the file cannot be written.
+    pub(super) fn keep(&mut self, figure: &Figure, machine: &Machine) -> Result<PathBuf> {
+        let folder = match &self.own {
+            Some(folder) => folder.clone(),
+            None => {
+                let (date, commit) = (&self.date, &self.commit);
+                let name = |run: usize| match run {
+                    1 => format!("{date}-{commit}"),
+                    _ => format!("{date}-{commit}-{run}"),
+                };
+                let all = self.folder.join(slug(machine));
+                let free = (1..).map(|run| all.join(name(run))).find(|folder| !folder.exists());
+                let folder = free.context("no name is free")?;
+                fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+                self.own.insert(folder).clone()
+            }
         };
-        let all = self.folder.join(slug(machine));
-        let folder = (1..).map(|run| all.join(name(run))).find(|folder| !folder.exists()).context("no name is free")?;
-        fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-        for figure in figures {
-            let mut value = serde_json::to_value(figure)?;
-            // Judged again by whoever reads it, by the rules of that day.
-            value.as_object_mut().context("a figure is an object")?.remove("claims");
-            let kept = Kept {
-                format: FORMAT,
-                commit: self.commit.clone(),
-                date: date.to_owned(),
-                quick: false,
-                machine: serde_json::to_value(machine)?,
-                figure: value,
-            };
-            let path = folder.join(format!("{}.json", figure.figure));
-            let file = AtomicFile::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
-            writeln!(file.file(), "{}", serde_json::to_string(&kept)?)?;
-            file.publish().with_context(|| format!("{} cannot be written", path.display()))?;
-        }
+        let mut value = serde_json::to_value(figure)?;
+        // Judged again by whoever reads it, by the rules of that day.
+        value.as_object_mut().context("a figure is an object")?.remove("claims");
+        let kept = Kept {
+            format: FORMAT,
+            commit: self.commit.clone(),
+            date: self.date.clone(),
+            quick: false,
+            machine: serde_json::to_value(machine)?,
+            figure: value,
+        };
+        let path = folder.join(format!("{}.json", figure.figure));
+        let file = AtomicFile::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
+        writeln!(file.file(), "{}", serde_json::to_string(&kept)?)?;
+        file.publish().with_context(|| format!("{} cannot be written", path.display()))?;
         Ok(folder)
+    }
+
+    /// Where what was kept lies.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.own.as_deref()
     }
 }
 
@@ -83,7 +98,7 @@ fn slug(machine: &Machine) -> String {
 }
 
 /// Today, as `2026-11-25`.
-pub(super) fn today() -> String {
+fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     date(seconds / 86_400)
 }
@@ -125,14 +140,14 @@ mod tests {
         figure.bars.push(Bar::at_least("b", 1.0, crate::measure::Ratio::of(&[2.0; 5])));
         figure.judge().unwrap();
         let machine = Machine { processor: "Intel(R) Xeon(R) @ 2.0".into(), cores: 2, ..Machine::here() };
-        let keep = Keep { folder: folder.clone(), commit: "0a1b2c3d".into() };
-        let first = keep.keep(std::slice::from_ref(&figure), &machine, "2026-11-25").unwrap();
+        let keep = || Keep { folder: folder.clone(), commit: "0a1b2c3d".into(), date: "2026-11-25".into(), own: None };
+        let mut run = keep();
+        let first = run.keep(&figure, &machine).unwrap();
         assert_eq!(first, folder.join("intel-r-xeon-r-2-0-2-cores/2026-11-25-0a1b2c3d"));
-        assert!(
-            keep.keep(std::slice::from_ref(&figure), &machine, "2026-11-25")
-                .unwrap()
-                .ends_with("2026-11-25-0a1b2c3d-2")
-        );
+        let other = Figure::new("transmit", "shm", "");
+        assert_eq!(run.keep(&other, &machine).unwrap(), first);
+        assert!(first.join("transmit.json").exists());
+        assert!(keep().keep(&figure, &machine).unwrap().ends_with("2026-11-25-0a1b2c3d-2"));
         let text = fs::read_to_string(first.join("verbs.json")).unwrap();
         let kept = Kept::read("verbs.json", &text).unwrap();
         let verdicts: Vec<_> = kept.judge("verbs.json").unwrap().iter().map(|j| (j.claim, j.verdict)).collect();

@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 use overside::{
     memory::{Buffer, Pool, View},
     planner::{Goal, Planner, Terms},
-    shape::{Bitmap, Column, Kind, Order, Run, Shape},
+    shape::{Bitmap, Column, Order, Run, Shape, ShapeKind},
     transfer::{Balance, DeclaredSend, Destination, Region, SharedSend, SharedTerms},
     verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
@@ -278,7 +278,7 @@ impl Post for Separate<'_> {
 }
 
 /// One post for all destinations.
-struct Shared<'a> {
+struct OnePost<'a> {
     table: &'a Table,
     shapes: &'a [Arc<Shape>],
     planner: &'a Planner,
@@ -286,7 +286,7 @@ struct Shared<'a> {
     send: Option<SharedSend>,
 }
 
-impl Post for Shared<'_> {
+impl Post for OnePost<'_> {
     fn begin(&mut self, pairs: &[QueuePair]) -> Result<()> {
         let to =
             |(pair, shape): (&QueuePair, &Arc<Shape>)| Destination { queue_pair: *pair, id: 0, shape: shape.clone() };
@@ -345,7 +345,7 @@ fn one(
     let planner = Planner::new(sender.capabilities.clone(), sender.profile.clone());
     let separate = |describes| Separate::new(table, &shapes, describes, &planner, pool);
     let (mut described, mut separate) = (separate(true), separate(false));
-    let mut shared = Shared { table, shapes: &shapes, planner: &planner, pool: pool.clone(), send: None };
+    let mut shared = OnePost { table, shapes: &shapes, planner: &planner, pool: pool.clone(), send: None };
     check(sender, table, destinations, pool, [&mut separate, &mut described], &mut shared)?;
     counts(figure, table, &shapes)?;
     let mut copying = Copying::new(BUNDLE_BYTES)?;
@@ -416,7 +416,7 @@ fn check(
     destinations: usize,
     pool: &Pool,
     separate: [&mut Separate<'_>; 2],
-    shared: &mut Shared<'_>,
+    shared: &mut OnePost<'_>,
 ) -> Result<()> {
     let mut parts = Vec::new();
     if table.rows <= CHECKED_LIST_ROWS {
@@ -454,8 +454,8 @@ fn counts(figure: &mut Figure, table: &Table, shapes: &[Arc<Shape>]) -> Result<(
     list.prepare(rows)?;
     let entries = list.entries as f64 * table.rows as f64 / rows as f64;
     let columns = |shape: &Arc<Shape>| match shape.kind() {
-        Kind::Bitmapped { columns, .. } => columns.len(),
-        Kind::List(runs) => runs.len(),
+        ShapeKind::Bitmapped { columns, .. } => columns.len(),
+        ShapeKind::List(runs) => runs.len(),
         _ => 1,
     };
     let (x, rows) = (shapes.len() as u64, Some(table.rows as u64));

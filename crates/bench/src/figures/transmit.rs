@@ -23,7 +23,7 @@ use overside::{
 
 /// How the records of a send travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TransmitWay {
     /// Packed into a transmit buffer.
     CopyOut,
     /// One gather entry a record.
@@ -34,24 +34,24 @@ pub(super) enum Way {
     Auto,
 }
 
-impl Way {
+impl TransmitWay {
     /// Those between which a planner chooses.
-    pub(super) const ALL: [Way; 3] = [Way::CopyOut, Way::ZeroCopy, Way::Auto];
+    pub(super) const ALL: [TransmitWay; 3] = [TransmitWay::CopyOut, TransmitWay::ZeroCopy, TransmitWay::Auto];
 
     /// As series are named.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::CopyOut => "copy-out",
-            Way::ZeroCopy => "zero-copy",
-            Way::Inline => "inline",
-            Way::Auto => "auto",
+            TransmitWay::CopyOut => "copy-out",
+            TransmitWay::ZeroCopy => "zero-copy",
+            TransmitWay::Inline => "inline",
+            TransmitWay::Auto => "auto",
         }
     }
 }
 
 /// `per_send` records of a region a request.
 pub(super) struct Transmit {
-    way: Way,
+    way: TransmitWay,
     /// One cursor a destination.
     records: Vec<Records>,
     record_bytes: usize,
@@ -96,7 +96,7 @@ impl Prepared {
 }
 
 impl Transmit {
-    pub(super) fn new(way: Way, records: &Records, per_send: usize, pool: &Pool, sender: &Sender) -> Transmit {
+    pub(super) fn new(way: TransmitWay, records: &Records, per_send: usize, pool: &Pool, sender: &Sender) -> Transmit {
         let planner = Planner::new(sender.capabilities.clone(), sender.profile.clone());
         let request_bytes_max = (per_send * records.record_bytes()) as u64;
         let parts = sender.destinations();
@@ -124,7 +124,7 @@ impl Transmit {
 
 impl Side for Transmit {
     fn next(&mut self, to: usize) -> Result<Next> {
-        if self.way == Way::CopyOut {
+        if self.way == TransmitWay::CopyOut {
             let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
             let begun = self.prepared.begin();
             let len = self.records[to].pack(self.per_send, &mut buffer);
@@ -132,7 +132,7 @@ impl Side for Transmit {
             self.copies += 1;
             return Ok(Next::Request(WorkRequest::send(0, self.pool.view(buffer, len)).unsignalled()));
         }
-        if self.way == Way::Inline {
+        if self.way == TransmitWay::Inline {
             let begun = self.prepared.begin();
             let len = self.records[to].pack(self.per_send, &mut self.inline);
             self.prepared.end(begun);
@@ -140,8 +140,8 @@ impl Side for Transmit {
             return Ok(Next::Request(WorkRequest::send_inline(0, &self.inline[..len]).unsignalled()));
         }
         // What auto will choose is not known yet, and its records are taken only once.
-        let room = if self.way == Way::Auto { self.pool.take() } else { None };
-        if self.way == Way::Auto && room.is_none() {
+        let room = if self.way == TransmitWay::Auto { self.pool.take() } else { None };
+        if self.way == TransmitWay::Auto && room.is_none() {
             return Ok(Next::Wait);
         }
         let begun = self.prepared.begin();
@@ -149,7 +149,8 @@ impl Side for Transmit {
         self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
         let shape = Shape::list(&self.runs)?;
         // Prices this very send, as a user of the planner would.
-        let packs = self.way == Way::Auto && self.planner.plan(&shape, &self.terms)?.way() != planner::Way::Gather;
+        let packs =
+            self.way == TransmitWay::Auto && self.planner.plan(&shape, &self.terms)?.way() != planner::Way::Gather;
         let memory = self.records[to].memory();
         let view = match room {
             Some(mut buffer) if packs => {
@@ -229,14 +230,14 @@ fn one(
     kernel_shares: &mut Vec<KernelShare>,
 ) -> Result<()> {
     let Cell { record_bytes, per_send } = cell;
-    let ways = Way::ALL.into_iter().chain([Way::Inline]);
+    let ways = TransmitWay::ALL.into_iter().chain([TransmitWay::Inline]);
     let limits = &sender.capabilities;
-    let fits = |way: &Way| match way {
-        Way::ZeroCopy => per_send <= limits.sge_max,
-        Way::Inline => cell.message_bytes() <= limits.inline_max,
-        Way::CopyOut | Way::Auto => true,
+    let fits = |way: &TransmitWay| match way {
+        TransmitWay::ZeroCopy => per_send <= limits.sge_max,
+        TransmitWay::Inline => cell.message_bytes() <= limits.inline_max,
+        TransmitWay::CopyOut | TransmitWay::Auto => true,
     };
-    let ways: Vec<Way> = ways.filter(fits).collect();
+    let ways: Vec<TransmitWay> = ways.filter(fits).collect();
     let mut sides: Vec<Transmit> =
         ways.iter().map(|way| Transmit::new(*way, records, per_send, pool, sender)).collect();
     let digests = sides.iter_mut().map(|side| check(sender, side)).collect::<Result<Vec<_>>>()?;
@@ -287,7 +288,7 @@ fn check(sender: &mut Sender, side: &mut Transmit) -> Result<Vec<(u64, u64)>> {
     Ok(answers.iter().map(|answer| (answer.digest, answer.messages)).collect())
 }
 
-fn series(way: Way, record_bytes: usize, clients: usize) -> String {
+fn series(way: TransmitWay, record_bytes: usize, clients: usize) -> String {
     match clients {
         1 => format!("{} {record_bytes} B", way.name()),
         _ => format!("{} {record_bytes} B, {clients} clients", way.name()),
@@ -296,7 +297,7 @@ fn series(way: Way, record_bytes: usize, clients: usize) -> String {
 
 /// Ticks of one way over all rounds of a cell: they are too coarse for less.
 struct KernelShare {
-    way: Way,
+    way: TransmitWay,
     record_bytes: usize,
     clients: usize,
     ticks: Split,
@@ -347,7 +348,7 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
         traffic.add(Curve::values(&label, colour, values(&|p| p.label(TRAFFIC) / 1e9)));
     }
     for (colour, record_bytes) in DRAWN.into_iter().enumerate() {
-        let points = figure.curve(&series(Way::CopyOut, record_bytes, clients));
+        let points = figure.curve(&series(TransmitWay::CopyOut, record_bytes, clients));
         throughput.add(Curve::limit(&format!("memcpy {record_bytes} B"), 3 * colour, &points));
     }
     throughput.marks(papers::marks("transmit", "throughput"));
@@ -360,7 +361,8 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
     figure.charts.push((curves(&sender), caption));
     if clients == 1 {
         let mut inline = chart("throughput (GB/s)");
-        let ways = [64, 128].into_iter().flat_map(|size| [Way::CopyOut, Way::Inline].map(|way| (way, size)));
+        let ways =
+            [64, 128].into_iter().flat_map(|size| [TransmitWay::CopyOut, TransmitWay::Inline].map(|way| (way, size)));
         for (colour, (way, record_bytes)) in ways.enumerate() {
             let mut points = figure.curve(&series(way, record_bytes, clients));
             points.retain(|point| point.x <= SHORT);
@@ -380,14 +382,14 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
     }
 }
 
-fn curve_list() -> impl Iterator<Item = (Way, usize)> {
-    DRAWN.into_iter().flat_map(|size| Way::ALL.into_iter().map(move |way| (way, size)))
+fn curve_list() -> impl Iterator<Item = (TransmitWay, usize)> {
+    DRAWN.into_iter().flat_map(|size| TransmitWay::ALL.into_iter().map(move |way| (way, size)))
 }
 
 /// Name and shares: copying or listing, other work in user mode, kernel, empty polling, idle.
 fn breakdown_rows(figure: &Figure, kernel_shares: &[KernelShare], clients: usize) -> Vec<(String, Vec<f64>)> {
     let mut rows = Vec::new();
-    for (way, record_bytes) in curve_list().filter(|(way, _)| *way != Way::Auto) {
+    for (way, record_bytes) in curve_list().filter(|(way, _)| *way != TransmitWay::Auto) {
         let name = series(way, record_bytes, clients);
         let Some(point) = figure.peak(&name, |point| point.bytes_per_s) else { continue };
         let (mut user, mut system) = (0, 0);

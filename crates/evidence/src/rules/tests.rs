@@ -1,7 +1,7 @@
 //! Every rule can say everything: data is made up until each half has agreed, differed and, where it is measured, not told.
 
 use super::*;
-use crate::{Judged, Lack, Measured, Place, Says, judge, stats::SplitMix};
+use crate::{DataPoint, Judged, Lack, Measured, Says, judge, stats::SplitMix};
 use serde_json::{Map, Value, json};
 
 /// Numbers from a seed.
@@ -23,7 +23,7 @@ impl Made {
         (0..7).map(&mut one).collect()
     }
 
-    fn place(&mut self, series: &str, x: u64, rows: Option<u64>) -> Place {
+    fn place(&mut self, series: &str, x: u64, rows: Option<u64>) -> DataPoint {
         let quiet = self.below(4) != 0;
         let mut rounds = Map::new();
         for name in ["bytes", "requests", "wall_ns", "receiver_ns", "value"] {
@@ -39,7 +39,7 @@ impl Made {
         rounds.insert("sender_poll_ns".into(), sender.iter().map(|ns| ns * idle).collect());
         rounds.insert("sender_ns".into(), json!(sender));
         rounds.insert("receiver_poll_ns".into(), json!([0, 0, 0, 0, 0, 0, 0]));
-        Place { series: series.to_owned(), x, rows, rounds, exact: None }
+        DataPoint { series: series.to_owned(), x, rows, rounds, exact: None }
     }
 
     /// What was missing.

@@ -234,7 +234,7 @@ where
                 Some(_) => room as u64,
             };
             let (read, stop) = self.read(rows - there, room as u64, held_max)?;
-            if read == 0 && stop == Stop::Held {
+            if read == 0 && stop == Stop::HeldBody {
                 ensure!(there > 0, "the column has fewer values than the table has rows");
                 break;
             }

@@ -32,7 +32,7 @@ pub enum Stop {
     /// They did not.
     None,
     /// Enough of them are held.
-    Held,
+    HeldBody,
     /// Fewer values must be asked for at once.
     Asked,
 }
@@ -55,7 +55,7 @@ impl Flow {
     pub fn stopped(&self) -> Stop {
         match self.stopped.load(Ordering::Relaxed) {
             0 => Stop::None,
-            1 => Stop::Held,
+            1 => Stop::HeldBody,
             _ => Stop::Asked,
         }
     }
@@ -88,23 +88,23 @@ impl Flow {
     /// A page's bytes, counted and charged until the last value that lies in them is dropped.
     pub fn page(self: &Arc<Self>, bytes: Vec<u8>, charge: Charge) -> Bytes {
         self.held.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Bytes::from_owner(Held { bytes, flow: self.clone(), _charge: charge })
+        Bytes::from_owner(HeldBody { bytes, flow: self.clone(), _charge: charge })
     }
 }
 
-struct Held {
+struct HeldBody {
     bytes: Vec<u8>,
     flow: Arc<Flow>,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBody {
     fn drop(&mut self) {
         self.flow.held.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use overside_disk::{Completion, Disk, Entry, FileId, Open, Request, Way};
+use overside_disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 
 /// What is there after a crash, and what only seems to be.
 #[derive(Clone, Debug, Default)]
@@ -298,8 +298,8 @@ impl Disk for MemoryDisk {
         Path::new("memory")
     }
 
-    fn way(&self) -> Way {
-        Way { uring: true, direct: true }
+    fn way(&self) -> IoPath {
+        IoPath { uring: true, direct: true }
     }
 
     fn list(&mut self, folder: &str) -> io::Result<Vec<Entry>> {

@@ -34,7 +34,7 @@ mod x86_deal;
 
 use std::ops::Range;
 
-use overside_shape::{Kind, Mask, Messages, Run, Shape};
+use overside_shape::{Mask, Messages, Run, Shape, ShapeKind};
 use smallvec::SmallVec;
 
 use crate::MemoryError;
@@ -213,23 +213,23 @@ unsafe fn bytes_of(
     // SAFETY: [pack] the caller's promise, handed on.
     unsafe {
         match shape.kind() {
-            Kind::Contiguous(only) => run(kernel, out, base.add((only.at + range.start) as usize), len),
-            Kind::Strided { base: at, levels, runs } if whole(unit_of(runs)) => {
+            ShapeKind::Contiguous(only) => run(kernel, out, base.add((only.at + range.start) as usize), len),
+            ShapeKind::Strided { base: at, levels, runs } if whole(unit_of(runs)) => {
                 let periods = range.start / unit_of(runs)..range.end / unit_of(runs);
                 periods::periods(kernel, base.add(at as usize), levels, runs, periods, out);
             }
-            Kind::Mapped { rows, runs } if whole(unit_of(runs)) => {
+            ShapeKind::Mapped { rows, runs } if whole(unit_of(runs)) => {
                 let rows = &rows[(range.start / unit_of(runs)) as usize..(range.end / unit_of(runs)) as usize];
                 periods::mapped(kernel, base, rows, runs, out);
             }
-            Kind::Bitmapped { columns, .. } if whole(columns.iter().map(|c| c.width).sum()) => {
+            ShapeKind::Bitmapped { columns, .. } if whole(columns.iter().map(|c| c.width).sum()) => {
                 let unit: u64 = columns.iter().map(|c| c.width).sum();
                 // A row is a row, whatever this region's elements are in a set.
                 let packer =
                     RowPacker::new(kernel, base, std::slice::from_ref(shape), |_| Some(unit), range.start / unit);
                 rows_of(packer, kernel, layout, base, unit, shape, range, out);
             }
-            Kind::Set { regions, mask: Mask::Rows } => {
+            ShapeKind::Set { regions, mask: Mask::Rows } => {
                 match regions.iter().map(Shape::element_bytes).sum::<Option<u64>>() {
                     Some(unit) if unit > 0 && whole(unit) => {
                         let packer = RowPacker::new(kernel, base, regions, Shape::element_bytes, range.start / unit);
@@ -238,7 +238,7 @@ unsafe fn bytes_of(
                     _ => pieces(kernel, base, shape.fragments_in(range), out),
                 }
             }
-            Kind::Set { regions, mask: Mask::Periods } => {
+            ShapeKind::Set { regions, mask: Mask::Periods } => {
                 let (mut before, mut done) = (0, 0);
                 for region in regions {
                     let within = |at: u64| at.clamp(before, before + region.bytes()) - before;

@@ -1,6 +1,6 @@
 //! Messages of a shape, packed a stretch of rows at a time.
 
-use overside_shape::{Column, Kind, Messages};
+use overside_shape::{Column, Messages, ShapeKind};
 
 use super::columns::Bits;
 use super::kernel::PackKernel;
@@ -30,7 +30,7 @@ impl<'a> Packer<'a> {
         shape.within(len).map_err(|_| MemoryError::Escapes { at: 0, len: shape.end(), of: len })?;
         let Some(bytes @ 1..) = messages.uniform_bytes() else { return Ok(None) };
         let rows = match shape.kind() {
-            Kind::Bitmapped { columns, rows }
+            ShapeKind::Bitmapped { columns, rows }
                 if columns.len() > 1 && columns.iter().map(|column| column.width).sum::<u64>() == bytes =>
             {
                 Some((columns, Bits::new(rows, messages.range().start)))

@@ -1,7 +1,7 @@
 //! Rows across columns: each column packed into a block that stays in the first-level cache, the block turned into
 //! rows (d-rdma §3.2 DR-M12).
 
-use overside_shape::{Column, Fragments, Kind, Shape};
+use overside_shape::{Column, Fragments, Shape, ShapeKind};
 use smallvec::SmallVec;
 
 use super::columns::{Bits, WORDS, compress, every, stride};
@@ -50,15 +50,15 @@ impl<'a> RowPacker<'a> {
         for region in regions {
             let width = width(region)?;
             match region.kind() {
-                Kind::Contiguous(whole) => {
+                ShapeKind::Contiguous(whole) => {
                     let from = base.wrapping_add((whole.at + element * width) as usize);
                     out.push(Feed::Stride { from, step: width as usize, width: width as usize }, [width]);
                 }
-                Kind::Strided { base: at, levels: [level], runs: [only] } if only.len == width => {
+                ShapeKind::Strided { base: at, levels: [level], runs: [only] } if only.len == width => {
                     let from = base.wrapping_add((at + element * level.period) as usize);
                     out.push(Feed::Stride { from, step: level.period as usize, width: width as usize }, [width]);
                 }
-                Kind::Bitmapped { columns, rows } if columns.iter().map(|c| c.width).sum::<u64>() == width => {
+                ShapeKind::Bitmapped { columns, rows } if columns.iter().map(|c| c.width).sum::<u64>() == width => {
                     let bits = Bits::new(rows, element);
                     out.push(Feed::Bits { columns, bits }, columns.iter().map(|c| c.width));
                 }

@@ -11,7 +11,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use overside_bench::figures::{Batches, Ground, Values};
 use overside_bench::measure::{Cpu, elapsed_ns, now_ns};
 
-use super::Side;
+use super::Contender;
 
 /// A store that threads put rows into.
 pub trait Store: Sync + Sized {
@@ -54,7 +54,7 @@ impl<S: Store> Embedded<S> {
     }
 }
 
-impl<S: Store> Side for Embedded<S> {
+impl<S: Store> Contender for Embedded<S> {
     fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
         let (start, cpu, store) = (now_ns(), Cpu::own(), &self.store);
         let put = |values: &mut Values| -> Result<u64> {

@@ -30,12 +30,12 @@ pub struct DurabilityMeasure {
 }
 
 /// A store with its clients: eight, each with a batch of rows under way.
-trait Side {
+trait Contender {
     /// Puts for so long.
     fn batches(&mut self, ground: &mut Ground, ns: u64) -> Result<Batches>;
 }
 
-impl Side for Ours {
+impl Contender for Ours {
     fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
         Ours::batches(self, ns)
     }
@@ -83,7 +83,7 @@ pub fn main(asked: &DurabilityMeasure) -> Result<()> {
     Ok(())
 }
 
-type Named = (&'static str, Box<dyn Side>);
+type Named = (&'static str, Box<dyn Contender>);
 
 /// Those that are installed, and what is skipped and why.
 fn start(ground: &mut Ground) -> Result<(Vec<Named>, Vec<String>)> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use overside_bench::figures::{Batches, Ground, Order, account, free_port, postgresql, tree_ns};
 
-use super::Side;
+use super::Contender;
 
 pub struct PostgreSql {
     programs: PathBuf,
@@ -67,7 +67,7 @@ impl PostgreSql {
     }
 }
 
-impl Side for PostgreSql {
+impl Contender for PostgreSql {
     fn batches(&mut self, ground: &mut Ground, ns: u64) -> Result<Batches> {
         let (clients, script) = (Ground::CLIENTS.to_string(), self.script.display().to_string());
         let seconds = ns.div_ceil(1_000_000_000).to_string();

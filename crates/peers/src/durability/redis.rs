@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use overside_bench::figures::{Batches, Ground, Order, Values, found};
 use overside_bench::measure::{Cpu, elapsed_ns, now_ns};
 
-use super::Side;
+use super::Contender;
 
 pub struct Redis {
     server: u32,
@@ -55,7 +55,7 @@ impl Redis {
     }
 }
 
-impl Side for Redis {
+impl Contender for Redis {
     fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
         let (start, client, server) = (now_ns(), Cpu::own(), Cpu::of(self.server)?);
         let parts = thread::scope(|scope| {

@@ -78,7 +78,7 @@ impl Drop for Programs {
 
 /// Messages of a kind.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct Messages {
     pub region_bytes: usize,
     pub record_bytes: usize,
     pub per_message: usize,
@@ -94,8 +94,8 @@ pub struct Pair {
 
 impl Pair {
     /// Starts and connects both.
-    pub fn start(program: &Path, provider: &str, kind: Kind) -> Result<Pair> {
-        let Kind { region_bytes, record_bytes, per_message } = kind;
+    pub fn start(program: &Path, provider: &str, kind: Messages) -> Result<Pair> {
+        let Messages { region_bytes, record_bytes, per_message } = kind;
         let numbers = [region_bytes, record_bytes, per_message].map(|number| number.to_string());
         let start = |role: &str, address: &str| {
             let mut arguments = vec![role];

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 
 use super::peers::{Handle, Peer};
-use super::workload::{Column, Kind, Op, Zipf};
+use super::workload::{Column, Op, Operation, Zipf};
 
 /// The operations of all columns that are measured.
 pub struct Work {
@@ -52,7 +52,7 @@ pub struct Measured {
 
 /// Fills a map by `threads` threads and asks it everything.
 pub fn run<P: Peer>(work: &Work, threads: usize) -> Result<Measured> {
-    let (mut measured, mut found) = (Measured::default(), Found::default());
+    let (mut measured, mut found) = (Measured::default(), Lookups::default());
     let mut peer = None;
     let mut failed = Ok(());
     let fillers = if work.fill_counts { threads } else { FILLERS };
@@ -76,7 +76,7 @@ pub fn run<P: Peer>(work: &Work, threads: usize) -> Result<Measured> {
             measured.figures.push((name, rate));
         }
     });
-    let inserted = work.columns.iter().flat_map(|(_, ops)| ops).filter(|op| op.kind == Kind::Insert).count();
+    let inserted = work.columns.iter().flat_map(|(_, ops)| ops).filter(|op| op.kind == Operation::Insert).count();
     if fillers == 1 {
         let (filled, asked) = (filled.bytes_current as f64, asked.bytes_current as f64);
         let end = filled + asked + peer.bytes_of_its_own() as f64;
@@ -100,9 +100,9 @@ pub fn run<P: Peer>(work: &Work, threads: usize) -> Result<Measured> {
 }
 
 /// Runs a column by `threads` threads, each on its part; millions of operations a second.
-fn timed<P: Peer>(peer: &P, ops: &[Op], threads: usize, all: &mut Found) -> f64 {
+fn timed<P: Peer>(peer: &P, ops: &[Op], threads: usize, all: &mut Lookups) -> f64 {
     let (seconds, found) = in_parallel(peer, ops, threads, |handle, ops| {
-        let mut found = Found::default();
+        let mut found = Lookups::default();
         ops.iter().for_each(|op| step(handle, op, &mut found));
         found
     });
@@ -115,22 +115,22 @@ fn timed<P: Peer>(peer: &P, ops: &[Op], threads: usize, all: &mut Found) -> f64 
 }
 
 #[derive(Default)]
-struct Found {
+struct Lookups {
     sum: u64,
     missed: u64,
 }
 
 #[inline]
-fn step(handle: &mut impl Handle, op: &Op, found: &mut Found) {
+fn step(handle: &mut impl Handle, op: &Op, found: &mut Lookups) {
     let value = u64::from(op.arg);
     match op.kind {
-        Kind::Read => match handle.read(op.key) {
+        Operation::Read => match handle.read(op.key) {
             Some(value) => found.sum = found.sum.wrapping_add(value),
             None => found.missed += 1,
         },
-        Kind::Update => handle.put(op.key, value),
-        Kind::Insert => handle.insert(op.key, value),
-        Kind::Scan => {
+        Operation::Update => handle.put(op.key, value),
+        Operation::Insert => handle.insert(op.key, value),
+        Operation::Scan => {
             let (rows, sum) = handle.scan(op.key, op.arg as usize);
             found.sum = found.sum.wrapping_add(sum ^ rows as u64);
         }
@@ -139,7 +139,7 @@ fn step(handle: &mut impl Handle, op: &Op, found: &mut Found) {
 
 /// Every thread scans everything.
 fn full_scans<P: Peer>(peer: &P, threads: usize, checksum: &mut u64) -> (f64, usize) {
-    let one_each = vec![Op { key: 0, arg: 0, kind: Kind::Scan }; threads];
+    let one_each = vec![Op { key: 0, arg: 0, kind: Operation::Scan }; threads];
     // Several times: one scan of a million rows is over in two milliseconds.
     let (seconds, scans) = in_parallel(peer, &one_each, threads, |handle, _| {
         (1..SCANS).for_each(|_| _ = std::hint::black_box(handle.scan(0, usize::MAX)));
@@ -157,7 +157,7 @@ fn histogram() -> Histogram<u64> {
 fn put_latency<P: Peer>(peer: &P, ops: &[Op], threads: usize) -> Result<[u64; 3]> {
     let (_, histograms) = in_parallel(peer, ops, threads, |handle, ops| {
         let mut histogram = histogram();
-        let mut found = Found::default();
+        let mut found = Lookups::default();
         for op in ops {
             let start = Instant::now();
             step(handle, op, &mut found);

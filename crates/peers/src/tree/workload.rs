@@ -8,12 +8,12 @@ pub struct Op {
     /// A value to write, or the rows of a scan.
     pub arg: u32,
     /// Which operation.
-    pub kind: Kind,
+    pub kind: Operation,
 }
 
 /// Which operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Operation {
     /// A key that is there.
     Read,
     /// A key that is there gets another value.
@@ -50,18 +50,18 @@ impl Column {
         let mut op = |i: usize| {
             let chance = random.next() % 100;
             let kind = match self {
-                Column::Insert => Kind::Insert,
-                Column::Read | Column::C => Kind::Read,
-                Column::B if chance < 5 => Kind::Update,
-                Column::A if chance < 50 => Kind::Update,
-                Column::B | Column::A => Kind::Read,
-                Column::E if chance < 5 => Kind::Insert,
-                Column::E => Kind::Scan,
-                Column::Puts if chance < 50 => Kind::Insert,
-                Column::Puts => Kind::Update,
+                Column::Insert => Operation::Insert,
+                Column::Read | Column::C => Operation::Read,
+                Column::B if chance < 5 => Operation::Update,
+                Column::A if chance < 50 => Operation::Update,
+                Column::B | Column::A => Operation::Read,
+                Column::E if chance < 5 => Operation::Insert,
+                Column::E => Operation::Scan,
+                Column::Puts if chance < 50 => Operation::Insert,
+                Column::Puts => Operation::Update,
             };
             let number = match (self, kind) {
-                (_, Kind::Insert) => {
+                (_, Operation::Insert) => {
                     *fresh += 1;
                     *fresh - 1
                 }
@@ -69,7 +69,7 @@ impl Column {
                 // Scrambled: the popular keys lie all over the key space.
                 _ => mix(zipf.rank(&mut random)) % records,
             };
-            let arg = if kind == Kind::Scan { (random.next() % 100 + 1) as u32 } else { i as u32 };
+            let arg = if kind == Operation::Scan { (random.next() % 100 + 1) as u32 } else { i as u32 };
             Op { key: mix(number + 1), arg, kind }
         };
         (0..count).map(&mut op).collect()
@@ -142,12 +142,12 @@ mod tests {
         let share = |ops: &[Op], kind| ops.iter().filter(|op| op.kind == kind).count() as f64 / ops.len() as f64;
         let a = Column::A.ops(records, 20_000, &mut fresh, &zipf);
         let e = Column::E.ops(records, 20_000, &mut fresh, &zipf);
-        assert!((share(&a, Kind::Update) - 0.5).abs() < 0.02);
-        assert!((share(&e, Kind::Scan) - 0.95).abs() < 0.01);
+        assert!((share(&a, Operation::Update) - 0.5).abs() < 0.02);
+        assert!((share(&e, Operation::Scan) - 0.95).abs() < 0.01);
         let inserts: std::collections::HashSet<u64> =
-            e.iter().filter(|op| op.kind == Kind::Insert).map(|op| op.key).collect();
+            e.iter().filter(|op| op.kind == Operation::Insert).map(|op| op.key).collect();
         assert_eq!(inserts.len() as u64, fresh - records, "fresh keys are all different");
-        assert!(e.iter().all(|op| op.kind != Kind::Scan || (1..=100).contains(&op.arg)));
+        assert!(e.iter().all(|op| op.kind != Operation::Scan || (1..=100).contains(&op.arg)));
         // The most popular key has about 1 / zeta of all accesses.
         let top = a.iter().filter(|op| op.key == mix(mix(0) % records + 1)).count() as f64 / 20_000.0;
         assert!((top - 1.0 / zipf.zeta).abs() < 0.02, "{top}");

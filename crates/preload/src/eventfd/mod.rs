@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::EventfdFlags;
 
-use crate::connection::{Connection, Held, Inner, NO_EVENTFD, State};
+use crate::connection::{Connection, Inner, LockHeld, NO_EVENTFD, State};
 use crate::fault::{self, Fault};
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 use crate::{kernel, own, wake};
 
 /// A new pair, for end 0 and for end 1; none when this process has enough of them.
@@ -34,7 +34,7 @@ pub(crate) fn make() -> Option<[OwnedFd; 2]> {
 }
 
 /// These are the connection's from now on, if there is room for them and they are what they should be.
-pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
+pub(crate) fn keep(held: &mut LockHeld<'_>, pair: [OwnedFd; 2], shared: &SharedMemory) {
     if COUNT.fetch_add(1, Ordering::Relaxed) < own::EVENTFD_CONNECTIONS
         && pair.iter().all(|fd| own::is_eventfd(fd.as_fd()))
         && let [Some(first), Some(second)] = pair.each_ref().map(|fd| own::aside(fd.as_fd()))
@@ -53,7 +53,7 @@ pub(crate) fn keep(held: &mut Held<'_>, pair: [OwnedFd; 2], shared: &Shared) {
 }
 
 /// The connection has none any more. Whoever waits for one in a set has let it go already.
-pub(crate) fn drop_of(held: &mut Held<'_>) {
+pub(crate) fn drop_of(held: &mut LockHeld<'_>) {
     held.connection.eventfd.store(NO_EVENTFD, Ordering::Relaxed);
     let Some(pair) = held.eventfds.take() else { return };
     COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -77,13 +77,13 @@ fn await_pollers(connection: &Connection, own: Option<c_int>) {
 }
 
 /// The descriptor that this end is to wait for beside its socket, when the other end knows how to signal it.
-pub(crate) fn to_wait_for(held: &Held<'_>, shared: &Shared) -> Option<c_int> {
+pub(crate) fn to_wait_for(held: &LockHeld<'_>, shared: &SharedMemory) -> Option<c_int> {
     let own = held.connection.eventfd.load(Ordering::Relaxed);
     (own != NO_EVENTFD && shared.eventfds(held.peer()).load(Ordering::Relaxed) == 1).then_some(own)
 }
 
 /// Asks to be woken where sets and lists are: by the eventfd if there is one, else by a wake byte.
-pub(crate) fn arm(held: &Held<'_>, shared: &Shared, request: u64) {
+pub(crate) fn arm(held: &LockHeld<'_>, shared: &SharedMemory, request: u64) {
     let request = if to_wait_for(held, shared).is_some() { wake::by_eventfd(request) } else { request };
     shared.arm(held.end, request);
 }
@@ -104,7 +104,7 @@ pub(crate) fn pass_on(connection: &Connection) {
 }
 
 /// This end's wake requests for its eventfd are taken back, unless somebody still sleeps for it, or is about to: in poll, or in a set.
-pub(crate) fn disarm_eventfd(held: &Held<'_>) {
+pub(crate) fn disarm_eventfd(held: &LockHeld<'_>) {
     let somebody = held.connection.pollers.any() || held.connection.is_tagged();
     let nobody = !somebody || fault::is_planted(Fault::DisarmsAlways);
     if let Some(shared) = held.shared().filter(|_| nobody) {

@@ -33,7 +33,7 @@ use rustix::process::Pid;
 use crate::connection::Connection;
 use crate::count::Counts;
 use crate::fault::Fault;
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 
 use kernel::Kernel;
 pub(crate) use kernel::{
@@ -120,7 +120,7 @@ struct Run {
     clock: u64,
     visible: Visible,
     connections: [&'static Connection; PROCESSES],
-    shared: Shared,
+    shared: SharedMemory,
     process: usize,
     common: &'static Counts,
     watched: Option<Watched>,

@@ -11,7 +11,7 @@ use super::kernel::end_of;
 use super::set::Caught;
 use super::world::{Ended, Rig, World, socket};
 use super::{PROCESSES, Packed, member};
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, LockHeld};
 use crate::diagnosis::Reason;
 use crate::epoll::explored;
 use crate::incoming::{self, How};
@@ -561,7 +561,7 @@ impl World {
     fn run_section(&mut self, who: usize, section: Section, rig: &Rig) -> Result<Ended<()>, String> {
         let process = self.threads[who].process;
         let (fd, end) = (socket(process), end_of(process));
-        let hold = |connection: &'static Connection| -> Held<'static> { table::hold(fd, connection).unwrap() };
+        let hold = |connection: &'static Connection| -> LockHeld<'static> { table::hold(fd, connection).unwrap() };
         macro_rules! run {
             ($section:expr) => {
                 match rig.run(self, who, $section)? {
@@ -802,7 +802,7 @@ fn with_set<T>(f: impl FnOnce(&'static Set) -> T) -> T {
 }
 
 /// As the end of a counted call: one step towards the rings.
-fn advance(held: &mut Held<'_>, forks: bool) {
+fn advance(held: &mut LockHeld<'_>, forks: bool) {
     if forks {
         return;
     }

@@ -13,7 +13,7 @@ use crate::lock::Lock;
 use crate::sets::member::{Entry, Member};
 use crate::sets::set::{Queue, Set};
 use crate::sets::{given, wanted};
-use crate::slab::Place;
+use crate::slab::SlabEntry;
 
 /// The library's own, for as long as the tests run.
 #[derive(Clone, Copy, Debug)]

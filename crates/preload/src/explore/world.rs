@@ -9,8 +9,8 @@ use super::set::{Guarded, SIDE, Watched};
 use super::{EVENTFDS, PROCESSES, RUN, Run, SOCKETS, Visible, run};
 use crate::connection::{Connection, Inner};
 use crate::count::Counts;
-use crate::layout::{Shared, WORDS_AT, WORDS_UNTIL};
-use crate::slab::Place;
+use crate::layout::{SharedMemory, WORDS_AT, WORDS_UNTIL};
+use crate::slab::SlabEntry;
 use crate::sleepers::Present;
 use crate::state::{Begun, Family, Life, Outgoing};
 use crate::wake;
@@ -77,7 +77,7 @@ pub(super) struct World {
 
 /// Memory and connections, as the library has them.
 pub(super) struct Rig {
-    pub(super) shared: Shared,
+    pub(super) shared: SharedMemory,
     connections: [&'static Connection; PROCESSES],
     common: &'static Counts,
     words: u128,
@@ -138,14 +138,14 @@ impl Start {
 
 impl Rig {
     pub(super) fn new(start: Start, forks: bool) -> Self {
-        let (shared, _fd) = Shared::create().unwrap();
+        let (shared, _fd) = SharedMemory::create().unwrap();
         let connections = std::array::from_fn(|_| &*Box::leak(Box::new(Connection::fresh())));
         let common: &'static Counts = Box::leak(Box::new(Counts::new()));
         for connection in &connections {
             // The memory stays when the library ends it.
             connection.watchers.store(1, Ordering::Relaxed);
         }
-        let words = Shared::visible_words(start.attaches);
+        let words = SharedMemory::visible_words(start.attaches);
         let watched = start.set.map(|_| Watched::new());
         Self { shared, connections, common, words, forks, watched }
     }
@@ -214,7 +214,7 @@ impl Rig {
         Visible {
             page: self.shared.base().addr().get(),
             words: self.words,
-            known: if self.forks && end == 1 { 0 } else { Shared::words_of(end) },
+            known: if self.forks && end == 1 { 0 } else { SharedMemory::words_of(end) },
             common: (common.start, common.end),
             live: self.live(process).map(|word| word.map_or(0, |word| std::ptr::from_ref(word).addr())),
         }

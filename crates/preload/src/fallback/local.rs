@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::{Asked, Rim, act, go_out, look, push_all, resend, switch_out};
-use crate::connection::{Held, Inner};
+use crate::connection::{Inner, LockHeld};
 use crate::diagnosis::Reason;
 use crate::fault::{self, Fault};
 use crate::futex;
-use crate::layout::{Shared, UNREAD_MAX};
+use crate::layout::{SharedMemory, UNREAD_MAX};
 use crate::leaving::{self, Find, Leave, Unread};
 use crate::state::Begun;
 use crate::step::Event;
@@ -19,7 +19,7 @@ use crate::step::Event;
 pub(super) struct Local;
 
 impl Rim for Local {
-    fn switch_in(&self, held: &mut Inner, shared: &Shared, unread: Unread) {
+    fn switch_in(&self, held: &mut Inner, shared: &SharedMemory, unread: Unread) {
         let (own, direction, tail) = (held.end, held.peer(), held.input.tail);
         let unread = if fault::is_planted(Fault::LeavesUnread) { Unread::SentAgain } else { unread };
         let mut leave = Leave::new(unread, tail);
@@ -35,33 +35,33 @@ impl Rim for Local {
         futex::wake(shared.wake_word(own));
     }
 
-    fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
+    fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool {
         let find = Find::stopping(held.out.head);
         self::find(&mut &mut *held, fd, shared, find)
     }
 
-    fn note_out(&self, held: &mut Inner, _: &Shared, word: u64) {
+    fn note_out(&self, held: &mut Inner, _: &SharedMemory, word: u64) {
         go_out(held, leaving::resend(word, held.out.head, UNREAD_MAX));
     }
 
-    fn find_border(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+    fn find_border(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
         let find = Find::responding(held.out.head);
         self::find(held, fd, shared, find);
     }
 
-    fn is_peer_needed(&self, held: &Inner, shared: &Shared) -> bool {
+    fn is_peer_needed(&self, held: &Inner, shared: &SharedMemory) -> bool {
         held.rest() > 0 || resend::due(held, shared) > 0
     }
 
-    fn ask(&self, _: &mut Held<'_>, _: c_int, _: &Shared) -> Asked {
+    fn ask(&self, _: &mut LockHeld<'_>, _: c_int, _: &SharedMemory) -> Asked {
         Asked::Never
     }
 
-    fn is_settled(&self, _: &mut Held<'_>, _: c_int, _: &Shared) -> bool {
+    fn is_settled(&self, _: &mut LockHeld<'_>, _: c_int, _: &SharedMemory) -> bool {
         true
     }
 
-    fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &Shared) -> bool {
+    fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &SharedMemory) -> bool {
         let (end, peer) = (held.end, held.peer());
         let Some(Begun { given }) = held.outgoing.begun() else { return false };
         let wake_bytes = shared.given(end).load(Ordering::Relaxed).wrapping_sub(given);
@@ -74,7 +74,7 @@ impl Rim for Local {
             && held.out.taken(shared, end).is_ok_and(|taken| taken.tail == held.out.head)
     }
 
-    fn close(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+    fn close(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
         if fault::is_planted(Fault::ClosesWithout) {
             switch_out(held, shared);
         } else {
@@ -99,7 +99,7 @@ impl Rim for Local {
 }
 
 /// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
-pub(super) fn find(held: &mut impl DerefMut<Target = Inner>, fd: c_int, shared: &Shared, mut find: Find) -> bool {
+pub(super) fn find(held: &mut impl DerefMut<Target = Inner>, fd: c_int, shared: &SharedMemory, mut find: Find) -> bool {
     let end = held.end;
     leaving::run(&mut find, |action| match look(held, shared, end, action) {
         Some(word) => leaving::Event::Word(word),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_reset_is_of_a_wake_byte_only_where_there_was_one() {
-        let (shared, _) = Shared::create().unwrap();
+        let (shared, _) = SharedMemory::create().unwrap();
         let mut inner = Inner::new(0);
         inner.step(Event::Begins { given: 0 });
         shared.start(0).store(1, Ordering::SeqCst);

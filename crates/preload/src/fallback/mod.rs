@@ -25,13 +25,13 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
-use crate::connection::{Held, Inner};
+use crate::connection::{Inner, LockHeld};
 use crate::diagnosis::Reason;
 use crate::eventfd;
 use crate::fault::{self, Fault};
 use crate::futex;
 use crate::kernel;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, SharedMemory};
 use crate::leaving::{self, Action, Event, Find, Push, Pushed, Unread};
 use crate::own;
 use crate::reattach;
@@ -45,11 +45,11 @@ pub(crate) use remote::lose;
 pub(crate) use resend::announce_socket_elsewhere;
 
 /// Ends acceleration of this connection; what is unread is taken along.
-pub(crate) fn leave(held: &mut Held<'_>, fd: c_int, reason: Reason) {
+pub(crate) fn leave(held: &mut LockHeld<'_>, fd: c_int, reason: Reason) {
     leave_with(held, fd, reason, Unread::TakenAlong);
 }
 
-pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread: Unread) {
+pub(crate) fn leave_with(held: &mut LockHeld<'_>, fd: c_int, reason: Reason, unread: Unread) {
     match held.step(step::Event::Leaves(reason)) {
         step::Action::Cancel => give_up(held, reason),
         step::Action::Leave(shared, agreement) => {
@@ -64,14 +64,14 @@ pub(crate) fn leave_with(held: &mut Held<'_>, fd: c_int, reason: Reason, unread:
 }
 
 /// Never in the rings, since bytes may pass that nobody counts.
-pub(crate) fn give_up(held: &mut Held<'_>, reason: Reason) {
+pub(crate) fn give_up(held: &mut LockHeld<'_>, reason: Reason) {
     held.reason = reason;
     held.counts().spoil();
     cancel(held);
 }
 
 /// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
-pub(crate) fn cancel(held: &mut Held<'_>) {
+pub(crate) fn cancel(held: &mut LockHeld<'_>) {
     withdraw_offer(held);
     if let Some(shared) = held.shared() {
         reattach::say(&shared, Agreement::End);
@@ -102,7 +102,7 @@ pub(crate) fn restore(held: &mut Inner, fd: c_int) {
     }
 }
 
-fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
+fn leave_ring(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, unread: Unread) {
     // A wake byte of ours means something only behind a counted start.
     if shared.present(held.peer()).load(Ordering::Acquire) == 1 {
         start_now(held, shared);
@@ -136,32 +136,32 @@ fn leave_ring(held: &mut Held<'_>, fd: c_int, shared: &Shared, unread: Unread) {
 /// What differs between a peer that has the same memory and one on another host, once a direction goes back.
 pub(crate) trait Rim: Sync {
     /// The receiving direction comes through the kernel from here on.
-    fn switch_in(&self, held: &mut Inner, shared: &Shared, unread: Unread);
+    fn switch_in(&self, held: &mut Inner, shared: &SharedMemory, unread: Unread);
 
     /// Ends the sending direction. True if what is unread is to be pushed, since the kernel takes all of it now.
-    fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &Shared) -> bool;
+    fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool;
 
     /// Takes note that the sending direction is switched, at the position this tail word has.
-    fn note_out(&self, held: &mut Inner, shared: &Shared, word: u64);
+    fn note_out(&self, held: &mut Inner, shared: &SharedMemory, word: u64);
 
     /// Looks whether the receiver has left, in a sending direction that has not.
-    fn find_border(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared);
+    fn find_border(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory);
 
     /// This end leaves: whether the peer has something to do for that, and must be woken.
-    fn is_peer_needed(&self, held: &Inner, shared: &Shared) -> bool;
+    fn is_peer_needed(&self, held: &Inner, shared: &SharedMemory) -> bool;
 
     /// Before this end leaves: whether the peer is to say first how far it has read.
-    fn ask(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Asked;
+    fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Asked;
 
     /// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken
     /// for bytes before.
-    fn is_settled(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool;
+    fn is_settled(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool;
 
     /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread.
-    fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &Shared) -> bool;
+    fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &SharedMemory) -> bool;
 
     /// This end is closed: what the peer has not taken.
-    fn close(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared);
+    fn close(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory);
 
     /// Milliseconds that the peer may take until it has answered.
     fn patience(&self) -> u32;
@@ -180,16 +180,16 @@ pub(crate) enum Asked {
     Waits,
 }
 
-fn rim(shared: &Shared) -> &'static dyn Rim {
+fn rim(shared: &SharedMemory) -> &'static dyn Rim {
     if shared.device().is_none() { &local::Local } else { &remote::Remote }
 }
 
 /// The receiving direction comes through the kernel from here on; what is unread is taken along.
-pub(crate) fn switch_in(held: &mut Inner, shared: &Shared) {
+pub(crate) fn switch_in(held: &mut Inner, shared: &SharedMemory) {
     switch_in_with(held, shared, Unread::TakenAlong);
 }
 
-fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
+fn switch_in_with(held: &mut Inner, shared: &SharedMemory, unread: Unread) {
     if !held.incoming.has_left() {
         rim(shared).switch_in(held, shared, unread);
     }
@@ -197,7 +197,7 @@ fn switch_in_with(held: &mut Inner, shared: &Shared, unread: Unread) {
 
 /// Does what a machine of `leaving` says, with a word of this direction or the socket `fd`. What puts bytes into the stream, and what
 /// says who does, is for the caller.
-pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize, action: Action) -> Event {
+pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &SharedMemory, direction: usize, action: Action) -> Event {
     if let Some(word) = look(held, shared, direction, action) {
         return Event::Word(word);
     }
@@ -249,7 +249,7 @@ pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &Shared, direction: usize
 }
 
 /// What of this is a look alone. It changes nothing, so the program may jump out of it.
-fn look(held: &Inner, shared: &Shared, direction: usize, action: Action) -> Option<u64> {
+fn look(held: &Inner, shared: &SharedMemory, direction: usize, action: Action) -> Option<u64> {
     match action {
         Action::LookLeft => Some(shared.left(direction ^ 1).load(Ordering::SeqCst)),
         Action::LookHead => Some(shared.head(direction).load(Ordering::SeqCst)),
@@ -263,12 +263,12 @@ fn look(held: &Inner, shared: &Shared, direction: usize, action: Action) -> Opti
 
 /// Ends the sending direction. What the peer has not taken goes through the kernel, if that takes all of it now, and is there for
 /// whoever reads the socket; else the peer reads it from the ring. True if it is to be pushed.
-pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool {
     rim(shared).stop_sending(held, fd, shared)
 }
 
 /// Before this end leaves: whether the peer is to say first how far it has read.
-pub(crate) fn ask(held: &mut Held<'_>, fd: c_int) -> Asked {
+pub(crate) fn ask(held: &mut LockHeld<'_>, fd: c_int) -> Asked {
     match held.ring() {
         Some(shared) => rim(&shared).ask(held, fd, &shared),
         None => Asked::Never,
@@ -276,22 +276,22 @@ pub(crate) fn ask(held: &mut Held<'_>, fd: c_int) -> Asked {
 }
 
 /// Milliseconds that the peer may take until it has answered.
-pub(crate) fn patience(shared: &Shared) -> u32 {
+pub(crate) fn patience(shared: &SharedMemory) -> u32 {
     rim(shared).patience()
 }
 
 /// Whether a forked child may use it.
-pub(crate) fn is_for_children(shared: &Shared) -> bool {
+pub(crate) fn is_for_children(shared: &SharedMemory) -> bool {
     rim(shared).is_for_children()
 }
 
 /// This end is closed: what the peer has not taken goes another way, or stays in the ring.
-pub(crate) fn close(held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+pub(crate) fn close(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
     rim(shared).close(held, fd, shared);
 }
 
 /// The sending direction alone: the peer is gone, and the kernel is to say how.
-pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
+pub(crate) fn switch_out(held: &mut Inner, shared: &SharedMemory) {
     if !held.outgoing.has_left() {
         let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
         note_out(held, shared, word);
@@ -299,7 +299,7 @@ pub(crate) fn switch_out(held: &mut Inner, shared: &Shared) {
 }
 
 /// Takes note that the sending direction is switched, at the position this tail word has.
-pub(crate) fn note_out(held: &mut Inner, shared: &Shared, word: u64) {
+pub(crate) fn note_out(held: &mut Inner, shared: &SharedMemory, word: u64) {
     rim(shared).note_out(held, shared, word);
 }
 
@@ -313,7 +313,7 @@ fn go_out(held: &mut Inner, resend: u64) {
 }
 
 /// What was asked of us by the peer's switch: to be done before sleeping.
-pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
+pub(crate) fn respond(held: &mut LockHeld<'_>, fd: c_int) {
     let Some(shared) = held.ring() else { return };
     if !held.outgoing.has_left() {
         rim(&shared).find_border(held, fd, &shared);
@@ -324,7 +324,7 @@ pub(crate) fn respond(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// Of the last bytes that were written, how many the kernel has to be offered anew: the peer has left before them.
-pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -> u64 {
+pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &SharedMemory, bytes: u64) -> u64 {
     if !held.outgoing.has_left() {
         let find = Find::published(held.out.head);
         local::find(&mut &mut *held, fd, shared, find);
@@ -337,13 +337,13 @@ pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &Shared, bytes: u64) -
 }
 
 /// Sends again through the kernel what the peer did not take from the ring.
-pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &Shared) -> Result<(), Errno> {
+pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &SharedMemory) -> Result<(), Errno> {
     let from = held.outgoing.resend(held.out.head);
     push_from(held, fd, shared, from, 0).0
 }
 
 /// The same of what lies behind a position, and wake bytes first; of the last `own` bytes, what the kernel does not take is taken back.
-fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) -> (Result<(), Errno>, u64) {
+fn push_from(held: &mut Inner, fd: c_int, shared: &SharedMemory, from: u64, own: u64) -> (Result<(), Errno>, u64) {
     if held.outgoing.owed() == 0 && from >= held.out.head {
         return (Ok(()), 0);
     }
@@ -401,7 +401,7 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &Shared, from: u64, own: u64) 
 }
 
 /// The same where the kernel's buffer, which the program has made small, is full of what nobody reads: it is made large enough meanwhile.
-pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
+pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &SharedMemory) {
     let unsent = held.out.head - held.outgoing.resend(held.out.head);
     let backlog = usize::try_from(unsent).unwrap_or(0) + held.outgoing.owed() as usize;
     kernel::with_buffer_for(fd, backlog, || {
@@ -411,12 +411,12 @@ pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &Shared) {
 
 /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread: it had taken all of
 /// our bytes, and since the ring began nothing but wake bytes went its way through the kernel.
-pub(crate) fn is_of_a_wake_byte(held: &mut Inner, shared: &Shared) -> bool {
+pub(crate) fn is_of_a_wake_byte(held: &mut Inner, shared: &SharedMemory) -> bool {
     rim(shared).is_of_a_wake_byte(held, shared)
 }
 
 /// The kernel alone says how the stream ends from now on: a reset that is none is taken from it.
-fn take_reset_of_a_wake_byte(held: &mut Inner, fd: c_int, shared: &Shared) {
+fn take_reset_of_a_wake_byte(held: &mut Inner, fd: c_int, shared: &SharedMemory) {
     if kernel::events(fd, PollFlags::empty()).contains(PollFlags::ERR)
         && is_of_a_wake_byte(held, shared)
         && let Some(error) = kernel::take_error(fd)
@@ -434,7 +434,7 @@ pub(crate) fn error_of_close(fd: c_int) -> Errno {
 }
 
 /// Whether what the kernel calls a reset is one. It says so of a wake byte, too, that a killed peer had not read. Told once.
-pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
+pub(crate) fn is_reset(held: &mut Inner, shared: &SharedMemory) -> bool {
     let (end, peer) = (held.end, held.peer());
     let unread =
         !held.outgoing.has_left() && held.out.taken(shared, end).is_ok_and(|taken| taken.tail != held.out.head);
@@ -446,7 +446,7 @@ pub(crate) fn is_reset(held: &mut Inner, shared: &Shared) -> bool {
 
 /// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken for bytes
 /// before.
-pub(crate) fn is_settled(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn is_settled(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     rim(shared).is_settled(held, fd, shared)
 }
 
@@ -476,7 +476,7 @@ static WAKE_BYTE: u8 = 0;
 
 /// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a wake byte when it sees one.
 #[inline]
-pub(crate) fn notify(held: &mut Inner, fd: c_int, shared: &Shared, requests: u64) {
+pub(crate) fn notify(held: &mut Inner, fd: c_int, shared: &SharedMemory, requests: u64) {
     // One that only ever receives starts here, or its wake bytes would mean nothing and the sender would sleep for ever.
     if !shared.may_wake() {
         return;
@@ -503,7 +503,7 @@ pub(crate) fn notify(held: &mut Inner, fd: c_int, shared: &Shared, requests: u64
 }
 
 /// Begins the sending direction, when nobody is in the kernel with bytes that are not counted yet.
-pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
+pub(crate) fn start_now(held: &mut Inner, shared: &SharedMemory) -> bool {
     if !held.outgoing.has_begun() && held.sending == 0 {
         let sent = held.counts().sent.load(Ordering::Relaxed);
         let given = shared.given(held.end).load(Ordering::Relaxed);
@@ -515,7 +515,7 @@ pub(crate) fn start_now(held: &mut Inner, shared: &Shared) -> bool {
 
 /// Whether the peer may sleep, and cannot be told yet that its bytes are to be sent again: somebody is in the kernel with bytes of before our
 /// first wake byte, which nobody would know for one.
-pub(crate) fn is_unnotified(held: &Inner, shared: &Shared) -> bool {
+pub(crate) fn is_unnotified(held: &Inner, shared: &SharedMemory) -> bool {
     held.outgoing.has_left()
         && !held.outgoing.has_begun()
         && held.sending > 0
@@ -523,7 +523,7 @@ pub(crate) fn is_unnotified(held: &Inner, shared: &Shared) -> bool {
 }
 
 /// Nobody is in the kernel any more: what could not be told meanwhile is told.
-pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
+pub(crate) fn announce(held: &mut LockHeld<'_>, fd: c_int) {
     let Some(shared) = held.ring() else { return };
     if held.sending > 0 || held.outgoing.has_begun() || !held.outgoing.has_left() {
         return;
@@ -533,7 +533,7 @@ pub(crate) fn announce(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// The kernel's, once nothing of the rings is left: for good, or until the ends come together again.
-pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
+pub(crate) fn finish(held: &mut LockHeld<'_>, fd: c_int) -> bool {
     let Some(shared) = held.ring() else { return true };
     let done = matches!(held.outgoing, Outgoing::Kernel { .. })
         && held.incoming.wake_bytes().is_some_and(|wake_bytes| held.drained() >= wake_bytes)
@@ -561,7 +561,7 @@ pub(crate) fn finish(held: &mut Held<'_>, fd: c_int) -> bool {
 }
 
 /// Ends the mapping, if nobody looks at it without the lock, and what went with it.
-pub(crate) fn release(held: &mut Held<'_>) {
+pub(crate) fn release(held: &mut LockHeld<'_>) {
     eventfd::drop_of(held);
     if held.connection.watchers.load(Ordering::SeqCst) == 0
         && let step::Action::Unmap(shared) = held.step(step::Event::IsUnwatched)

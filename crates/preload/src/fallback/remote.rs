@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::{Asked, Rim, act, break_connection, go_out, notify, push, restore, switch_in, switch_out};
-use crate::connection::{Held, Inner};
+use crate::connection::{Inner, LockHeld};
 use crate::diagnosis::Reason;
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, SharedMemory};
 use crate::leaving::{self, Leave, Unread};
 use crate::remote::{AGAIN, END, Fate, RING};
 use crate::rim::remote;
@@ -18,7 +18,7 @@ use crate::{drain, kernel, sets, wake};
 pub(super) struct Remote;
 
 impl Rim for Remote {
-    fn switch_in(&self, held: &mut Inner, shared: &Shared, _: Unread) {
+    fn switch_in(&self, held: &mut Inner, shared: &SharedMemory, _: Unread) {
         let (direction, tail) = (held.peer(), held.input.tail);
         let mut leave = Leave::new(Unread::SentAgain, tail);
         leaving::run(&mut leave, |action| act(held, -1, shared, direction, action));
@@ -29,30 +29,30 @@ impl Rim for Remote {
         held.step(Event::StopsReceiving { wake_bytes: None });
     }
 
-    fn stop_sending(&self, held: &mut Inner, _: c_int, shared: &Shared) -> bool {
+    fn stop_sending(&self, held: &mut Inner, _: c_int, shared: &SharedMemory) -> bool {
         let word = shared.tail(held.end).fetch_or(SWITCHED, Ordering::SeqCst);
         let wakes = held.outgoing.has_begun();
         end_out(held, shared, word, wakes);
         false
     }
 
-    fn note_out(&self, held: &mut Inner, shared: &Shared, word: u64) {
+    fn note_out(&self, held: &mut Inner, shared: &SharedMemory, word: u64) {
         end_out(held, shared, word, false);
     }
 
-    fn find_border(&self, held: &mut Held<'_>, _: c_int, shared: &Shared) {
+    fn find_border(&self, held: &mut LockHeld<'_>, _: c_int, shared: &SharedMemory) {
         let word = shared.tail(held.end).load(Ordering::SeqCst);
         if word & SWITCHED != 0 {
             self.note_out(held, shared, word);
         }
     }
 
-    fn is_peer_needed(&self, _: &Inner, _: &Shared) -> bool {
+    fn is_peer_needed(&self, _: &Inner, _: &SharedMemory) -> bool {
         true
     }
 
     /// It is told that this end leaves, and stops where it is at its next call.
-    fn ask(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Asked {
+    fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Asked {
         if !held.outgoing.has_begun() || held.outgoing.has_left() || kernel::is_over(fd) {
             return Asked::Answered;
         }
@@ -68,7 +68,7 @@ impl Rim for Remote {
         Asked::Waits
     }
 
-    fn is_settled(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+    fn is_settled(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
         drain::wake_bytes(held, fd, shared);
         let Some((fate, wake_bytes)) = remote(shared, |remote| remote.fate()) else { return true };
         let reads_on = match fate {
@@ -87,12 +87,12 @@ impl Rim for Remote {
         true
     }
 
-    fn is_of_a_wake_byte(&self, _: &mut Inner, _: &Shared) -> bool {
+    fn is_of_a_wake_byte(&self, _: &mut Inner, _: &SharedMemory) -> bool {
         false
     }
 
     /// Bytes in another host's memory stay there.
-    fn close(&self, held: &mut Held<'_>, fd: c_int, shared: &Shared) {
+    fn close(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
         if held.outgoing.is_in_ring() {
             switch_out(held, shared);
         }
@@ -111,7 +111,7 @@ impl Rim for Remote {
 }
 
 /// The sending direction is switched, at the position this tail word has. With `wakes`, the peer is woken for it.
-fn end_out(held: &mut Inner, shared: &Shared, word: u64, wakes: bool) {
+fn end_out(held: &mut Inner, shared: &SharedMemory, word: u64, wakes: bool) {
     let (switched, head) = (word & SWITCHED != 0, held.out.head);
     // Unless the peer has taken no more, it reads on in its own memory.
     let (fate, resend) = if switched { (AGAIN, leaving::resend(word, head, RING)) } else { (END + head, head) };
@@ -128,7 +128,7 @@ fn end_out(held: &mut Inner, shared: &Shared, word: u64, wakes: bool) {
 
 /// The device has lost the peer while bytes were to go or to come by it. The kernel's connection goes on where that has ended as well;
 /// else nobody knows what has arrived, and it is broken off. Nothing has gone by a ring that was never started.
-pub(crate) fn lose(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> Option<Errno> {
+pub(crate) fn lose(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Option<Errno> {
     if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
         held.reason = Reason::Peer;
         restore(held, fd);

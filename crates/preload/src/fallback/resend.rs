@@ -16,14 +16,14 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use crate::connection::{Connection, Held, Inner, State};
+use crate::connection::{Connection, Inner, LockHeld, State};
 use crate::fault::Fault;
-use crate::layout::{LEFT_TO_ANOTHER, SWITCHED, Shared};
+use crate::layout::{LEFT_TO_ANOTHER, SWITCHED, SharedMemory};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
 use crate::{drain, fallback, fault, futex, kernel, table, wake};
 
 /// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
-pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
+pub(crate) fn claim(held: &Inner, shared: &SharedMemory) -> Event {
     let claimed = kernel::soon(0, CLAIM_TRIES, || match claim_now(held, shared, held.end) {
         Event::Refused => None,
         event => Some(u64::from(event == Event::Broken)),
@@ -36,13 +36,13 @@ pub(crate) fn claim(held: &Inner, shared: &Shared) -> Event {
 }
 
 /// The same of the receiver, in the sender's place.
-fn claim_in_place(held: &Inner, shared: &Shared) -> Event {
+fn claim_in_place(held: &Inner, shared: &SharedMemory) -> Event {
     claim_now(held, shared, held.peer())
 }
 
 /// One attempt for a direction. A process that was killed in the midst of it gives way; but where it may have put bytes into the stream
 /// of which it has not told, nobody knows how to go on.
-fn claim_now(held: &Inner, shared: &Shared, direction: usize) -> Event {
+fn claim_now(held: &Inner, shared: &SharedMemory, direction: usize) -> Event {
     let (me, pusher) = (claimed_by(held.end, own_number()), shared.pusher(direction));
     let claim = |from, to| pusher.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     match claim(0, me) {
@@ -89,7 +89,7 @@ fn is_dead(word: u64) -> bool {
 }
 
 /// Whoever has claimed it is about to do something of which the others will know only when it has been said; or that is over.
-pub(crate) fn mark_giving(shared: &Shared, direction: usize, giving: bool) {
+pub(crate) fn mark_giving(shared: &SharedMemory, direction: usize, giving: bool) {
     let pusher = shared.pusher(direction);
     if giving {
         pusher.fetch_or(GIVING, Ordering::SeqCst);
@@ -99,7 +99,7 @@ pub(crate) fn mark_giving(shared: &Shared, direction: usize, giving: bool) {
 }
 
 /// Whether a process was killed while it put bytes of the peer's into the stream, so that nobody knows which of them are there.
-pub(crate) fn is_unknown(shared: &Shared, direction: usize) -> bool {
+pub(crate) fn is_unknown(shared: &SharedMemory, direction: usize) -> bool {
     let now = || shared.pusher(direction).load(Ordering::SeqCst);
     let word = now();
     // One that has come to its end since was not in the midst of it when it ended.
@@ -107,7 +107,7 @@ pub(crate) fn is_unknown(shared: &Shared, direction: usize) -> bool {
 }
 
 /// Bytes behind the border that nobody has put into the kernel yet, as the receiver sees it.
-pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
+pub(crate) fn due(held: &Inner, shared: &SharedMemory) -> u64 {
     if !held.incoming.has_left() {
         return 0;
     }
@@ -122,7 +122,7 @@ pub(crate) fn due(held: &Inner, shared: &Shared) -> u64 {
 
 /// Bytes that come to this end through the kernel: those in its stream, and those that are due. Who sends them again tells of them
 /// before and after, so they are counted once.
-pub(crate) fn unread(held: &Inner, fd: c_int, shared: &Shared) -> u64 {
+pub(crate) fn unread(held: &Inner, fd: c_int, shared: &SharedMemory) -> u64 {
     if !held.incoming.has_left() {
         return kernel::pending(fd);
     }
@@ -143,7 +143,7 @@ pub(crate) fn unread(held: &Inner, fd: c_int, shared: &Shared) -> u64 {
 /// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
 /// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte, or miss
 /// an error that a call of this library has taken from the socket.
-pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &SharedMemory) -> bool {
     let wake_bytes =
         shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.wake_bytes().unwrap_or(u64::MAX));
     let untold = held.error.is_some() && kernel::pending(fd) == 0;
@@ -154,7 +154,7 @@ pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &Shared) -> bool {
 }
 
 /// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
-pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared, partly: bool) -> bool {
+pub(crate) fn in_place_of_sender(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, partly: bool) -> bool {
     if due(held, shared) == 0 {
         return true;
     }
@@ -206,7 +206,7 @@ pub(crate) fn in_place_of_sender(held: &mut Held<'_>, fd: c_int, shared: &Shared
 /// Before somebody else reads the socket: wake bytes that lie behind unread bytes of before the ring are taken out of the stream. Those
 /// bytes are read, and sent again by the sender's socket; then the wake bytes come first, and are drained. As long as the sender has not
 /// left the ring, and nobody asks to be woken, it puts nothing between them.
-pub(crate) fn take_wake_bytes_out(held: &mut Inner, fd: c_int, shared: &Shared) {
+pub(crate) fn take_wake_bytes_out(held: &mut Inner, fd: c_int, shared: &SharedMemory) {
     let (own, direction) = (held.end, held.peer());
     let (start, received) = (shared.start(direction).load(Ordering::SeqCst), &held.counts().received);
     let before = start.saturating_sub(1).saturating_sub(received.load(Ordering::Relaxed));
@@ -265,7 +265,7 @@ fn give_all(socket: c_int, mut bytes: &[u8]) -> bool {
 
 /// Nobody has sent again what is due, and nobody will in time: this end takes it from the ring after all, and the sender finds that
 /// it is done. False while the sender is at it, or was.
-pub(crate) fn take_along(held: &mut Inner, shared: &Shared) -> bool {
+pub(crate) fn take_along(held: &mut Inner, shared: &SharedMemory) -> bool {
     let direction = held.peer();
     let mut machine = TakeAlong::default();
     leaving::run(&mut machine, |action| match action {
@@ -281,7 +281,7 @@ pub(crate) fn take_along(held: &mut Inner, shared: &Shared) -> bool {
 
 /// What is due has a way to this end again: it is taken from the ring after all, or put into the kernel's stream as far as that takes
 /// it. A sender that has sent a part again may not come back for the rest.
-pub(crate) fn fetch(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn fetch(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     take_along(held, shared) || in_place_of_sender(held, fd, shared, true)
 }
 
@@ -303,7 +303,7 @@ impl Theirs {
 }
 
 /// The peer's own socket, as long as this is kept; none where the system does not allow it, or it is not to be found.
-fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<Theirs> {
+fn borrow(held: &Inner, fd: c_int, shared: &SharedMemory) -> Option<Theirs> {
     #[cfg(test)]
     if let Some(socket) = crate::explore::borrow(fd) {
         return socket.map(Theirs::OfTest);
@@ -321,7 +321,7 @@ fn borrow(held: &Inner, fd: c_int, shared: &Shared) -> Option<Theirs> {
 }
 
 /// Whether the peer has said where its socket is.
-fn is_findable(shared: &Shared, peer: usize) -> bool {
+fn is_findable(shared: &SharedMemory, peer: usize) -> bool {
     #[cfg(test)]
     if crate::explore::is_on() {
         return true;
@@ -343,7 +343,7 @@ fn is_of_this_connection(fd: c_int, theirs: &OwnedFd) -> bool {
 }
 
 /// This end's socket, as the peer may look for it.
-pub(crate) fn announce_socket(held: &Inner, fd: c_int, shared: &Shared) {
+pub(crate) fn announce_socket(held: &Inner, fd: c_int, shared: &SharedMemory) {
     let end = held.end;
     let cookie = sockopt::socket_cookie(kernel::borrowed(fd)).unwrap_or(0);
     shared.cookie(end).store(cookie, Ordering::Relaxed);
@@ -365,7 +365,7 @@ pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connecti
 
 /// This end is closed over bytes that nobody can send again, and the peer's socket is read by a program that has no ring: the kernel
 /// says reset there, and not that it was all. Between Unix sockets it does so where the one that is closed has something unread.
-pub(crate) fn break_for_reader(held: &Inner, fd: c_int, shared: &Shared) {
+pub(crate) fn break_for_reader(held: &Inner, fd: c_int, shared: &SharedMemory) {
     if !held.outgoing.has_backlog() || shared.left(held.peer()).load(Ordering::SeqCst) != LEFT_TO_ANOTHER {
         return;
     }
@@ -416,8 +416,8 @@ mod tests {
     use std::process::Command;
 
     /// The sender's side of a connection whose receiver has said that it sends in its place.
-    fn claimed_by_receiver(process: Pid, giving: u64) -> (Shared, Inner) {
-        let (shared, _) = Shared::create().unwrap();
+    fn claimed_by_receiver(process: Pid, giving: u64) -> (SharedMemory, Inner) {
+        let (shared, _) = SharedMemory::create().unwrap();
         let sender = Inner::new(0);
         shared.pusher(0).store(claimed_by(1, process) | giving, Ordering::SeqCst);
         (shared, sender)
@@ -461,7 +461,7 @@ mod tests {
     /// Or a wake byte of the next time in the rings is taken for a byte of before it.
     #[test]
     fn what_is_taken_along_counts_at_both_ends() {
-        let (shared, _) = Shared::create().unwrap();
+        let (shared, _) = SharedMemory::create().unwrap();
         let [mut sender, mut receiver] = [0, 1].map(Inner::new);
         sender.step(crate::step::Event::Begins { given: 0 });
         sender.out.head = 5;

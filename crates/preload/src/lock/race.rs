@@ -15,7 +15,7 @@ enum At {
     Waiting(Step),
     Asleep,
     Dequeue,
-    Held,
+    LockHeld,
     Freed,
     Call,
     Wake,
@@ -95,7 +95,7 @@ impl World {
         let jumps = who == 0 && matches!(order, Order::Jumps | Order::JumpsAndTimes);
         self.at[who] = match at {
             At::Gone => return None,
-            At::Try if self.take(who) => At::Held,
+            At::Try if self.take(who) => At::LockHeld,
             At::Try => order.begin(),
             At::Waiting(step @ Step::Enqueue) => {
                 if !std::mem::replace(&mut self.counted[who], true) {
@@ -118,9 +118,9 @@ impl World {
             At::Waiting(Step::Sleep) | At::Asleep => order.begin(),
             At::Dequeue => {
                 self.dequeue(who);
-                At::Held
+                At::LockHeld
             }
-            At::Held => {
+            At::LockHeld => {
                 self.lock(Lock::free);
                 At::Freed
             }
@@ -175,7 +175,7 @@ fn explore(order: Order) -> (bool, usize) {
         if !seen.insert(world) {
             continue;
         }
-        let holders = world.at.iter().filter(|at| matches!(**at, At::Held | At::Dequeue)).count();
+        let holders = world.at.iter().filter(|at| matches!(**at, At::LockHeld | At::Dequeue)).count();
         assert!(holders <= 1, "{order:?}: {holders} hold it");
         let steps: Vec<World> = (0..THREADS).filter_map(|who| world.step(who, order)).collect();
         lost |= steps.is_empty() && world.at.iter().any(|at| *at != At::Gone);

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::iovecs::Cursor;
-use crate::layout::{Corrupt, PAGE, SWITCHED, Shared};
+use crate::layout::{Corrupt, PAGE, SWITCHED, SharedMemory};
 use crate::wake;
 use crate::{kernel, spin};
 
@@ -83,7 +83,11 @@ pub(crate) struct Remote {
 
 impl Remote {
     /// Memory and a queue pair for a connection; nobody knows of them yet. Ended by `Shared::unmap`.
-    pub(crate) fn create(means: &Means, end: usize, here: Option<core::net::SocketAddr>) -> Result<Shared, Errno> {
+    pub(crate) fn create(
+        means: &Means,
+        end: usize,
+        here: Option<core::net::SocketAddr>,
+    ) -> Result<SharedMemory, Errno> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: [preload-remote] a new mapping at an address of the system's choice. Shared: a forked child's copies move nothing.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), MAPPED, prot, flags) }?;
@@ -117,7 +121,7 @@ impl Remote {
             broken: false,
             corrupt: false,
         });
-        Ok(Shared::distant(base, NonNull::from(Box::leak(remote)).cast()))
+        Ok(SharedMemory::distant(base, NonNull::from(Box::leak(remote)).cast()))
     }
 
     pub(crate) fn card(&self) -> Card {
@@ -154,7 +158,7 @@ impl Remote {
     }
 
     /// Whether bytes that the peer has written are not there.
-    pub(crate) fn lacks_bytes(&self, shared: &Shared) -> bool {
+    pub(crate) fn lacks_bytes(&self, shared: &SharedMemory) -> bool {
         self.announced > shared.head(self.end ^ 1).load(Ordering::Relaxed)
     }
 
@@ -174,7 +178,7 @@ impl Remote {
     }
 
     /// Brings in what the peer has said and written since the last time.
-    pub(crate) fn take_in(&mut self, shared: &Shared, fd: c_int) {
+    pub(crate) fn take_in(&mut self, shared: &SharedMemory, fd: c_int) {
         if self.wire.is_inherited() {
             return;
         }
@@ -198,7 +202,7 @@ impl Remote {
     }
 
     /// The peer's new words, into those that the rest of the library sees.
-    fn hear(&mut self, shared: &Shared, words: &Words) -> Result<(), Corrupt> {
+    fn hear(&mut self, shared: &SharedMemory, words: &Words) -> Result<(), Corrupt> {
         let (end, peer) = (self.end, self.end ^ 1);
         shared.present(peer).store(words[PRESENT] & 1, Ordering::Release);
         shared.start(peer).store(words[START], Ordering::Release);
@@ -242,7 +246,7 @@ impl Remote {
     }
 
     /// Frames before this place can be overwritten.
-    fn freed(&mut self, shared: &Shared, upto: u64) -> Result<(), Corrupt> {
+    fn freed(&mut self, shared: &SharedMemory, upto: u64) -> Result<(), Corrupt> {
         let taken = self.out.free(self.image(), upto)?;
         let tail = shared.tail(self.end);
         if tail.load(Ordering::Relaxed) & SWITCHED == 0 {
@@ -252,7 +256,7 @@ impl Remote {
     }
 
     /// Leaves for those who watch without the lock what they look at.
-    fn note(&self, shared: &Shared) {
+    fn note(&self, shared: &SharedMemory) {
         let peer = self.end ^ 1;
         let (head, tail) = (shared.head(peer).load(Ordering::Relaxed), shared.tail(peer).load(Ordering::Relaxed));
         let (fate, _) = self.fate();
@@ -264,7 +268,7 @@ impl Remote {
     }
 
     /// Writes down what this end has to say; true when the peer must be told.
-    fn speak(&mut self, shared: &Shared) -> bool {
+    fn speak(&mut self, shared: &SharedMemory) -> bool {
         let (end, peer) = (self.end, self.end ^ 1);
         let requests = shared.wake_word(end).load(Ordering::Relaxed) & (wake::DATA | wake::ROOM);
         if requests != self.requested {
@@ -305,7 +309,7 @@ impl Remote {
     }
 
     /// Says what is new, and begins to write it to the peer when that must not wait.
-    fn begin_to_publish(&mut self, shared: &Shared) {
+    fn begin_to_publish(&mut self, shared: &SharedMemory) {
         if self.speak(shared) && self.may_write() {
             self.broken |= !self.is_there_room() || self.wire.write(OWN, MIRROR, BYTES).is_err();
             self.written = self.said;
@@ -313,7 +317,7 @@ impl Remote {
     }
 
     /// Says what is new. With `patience_ns`, so long at most until the peer has all that was written.
-    pub(crate) fn publish(&mut self, shared: &Shared, patience_ns: u64) {
+    pub(crate) fn publish(&mut self, shared: &SharedMemory, patience_ns: u64) {
         if !self.wire.is_inherited() {
             self.begin_to_publish(shared);
             self.settle(patience_ns);
@@ -350,7 +354,7 @@ impl Remote {
     }
 
     /// Asks for a wake byte. The caller looks once more afterwards: what the peer had written before it could see the wake request is news then.
-    pub(crate) fn request(&mut self, shared: &Shared, request: u64) {
+    pub(crate) fn request(&mut self, shared: &SharedMemory, request: u64) {
         let mine = shared.wake_word(self.end);
         if mine.load(Ordering::Relaxed) & request == request && self.requested & request == request {
             return;
@@ -383,7 +387,7 @@ impl Remote {
     }
 
     /// Frames and writes what finds room. Returns the bytes.
-    pub(crate) fn send(&mut self, shared: &Shared, from: &mut Cursor<'_>) -> u64 {
+    pub(crate) fn send(&mut self, shared: &SharedMemory, from: &mut Cursor<'_>) -> u64 {
         if !self.may_write() {
             return 0;
         }
@@ -412,7 +416,7 @@ impl Remote {
 
     /// Before it is decided whether the peer needs a wake byte: says what there is, then brings in the wake request. The peer does it the other way
     /// round, so one of the two is seen.
-    pub(crate) fn look_for_requests(&mut self, shared: &Shared) {
+    pub(crate) fn look_for_requests(&mut self, shared: &SharedMemory) {
         if !self.wire.is_inherited() {
             self.speak(shared);
             fence(Ordering::SeqCst);
@@ -438,7 +442,7 @@ impl Remote {
 
     /// Says how the sending direction ends: `AGAIN`, what the peer has not taken is sent again through the kernel; `END` and more, it is
     /// read from the ring up to there. With `rings`, returns whether one more wake byte is to be sent, the last.
-    pub(crate) fn end(&mut self, shared: &Shared, fate: u64, rings: bool) -> bool {
+    pub(crate) fn end(&mut self, shared: &SharedMemory, fate: u64, rings: bool) -> bool {
         if self.fate_out != 0 {
             return false;
         }
@@ -455,7 +459,7 @@ impl Remote {
     }
 
     /// The receiver's own switch is undone: the peer had ended the ring before, or died.
-    pub(crate) fn read_on(&self, shared: &Shared) {
+    pub(crate) fn read_on(&self, shared: &SharedMemory) {
         shared.tail(self.end ^ 1).fetch_and(!SWITCHED, Ordering::SeqCst);
     }
 
@@ -493,7 +497,7 @@ impl Remote {
 
 /// Whether there may be something new, for who watches without the lock.
 #[inline]
-pub(crate) fn is_new(shared: &Shared) -> bool {
+pub(crate) fn is_new(shared: &SharedMemory) -> bool {
     // SAFETY: [preload-remote] mapped as long as anybody watches.
     let (ring, mirror) = unsafe {
         let base = shared.base();
@@ -509,7 +513,7 @@ pub(crate) fn is_new(shared: &Shared) -> bool {
 ///
 /// # Safety
 /// Nobody uses it, or `shared`, any more.
-pub(crate) unsafe fn destroy(shared: &Shared, remote: NonNull<Remote>) {
+pub(crate) unsafe fn destroy(shared: &SharedMemory, remote: NonNull<Remote>) {
     // SAFETY: [preload-remote] made by `create`, and ended once.
     let mut remote = unsafe { Box::from_raw(remote.as_ptr()) };
     remote.publish(shared, STUCK_NS);

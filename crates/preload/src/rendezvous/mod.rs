@@ -20,13 +20,13 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::connection::{Connection, Held, Inner, State};
+use crate::connection::{Connection, Inner, LockHeld, State};
 use crate::diagnosis::Reason;
 use crate::eventfd;
 use crate::fallback;
 use crate::fault::{self, Fault};
 use crate::kernel::{self, borrowed, option};
-use crate::layout::{SWITCHED, Shared};
+use crate::layout::{SWITCHED, SharedMemory};
 use crate::name::Name;
 use crate::own;
 use crate::peer;
@@ -40,7 +40,7 @@ use crate::table;
 use crate::wake;
 
 /// At the end of a call that went through the kernel: one step towards the ring, if it is time.
-pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
+pub(crate) fn advance(held: &mut LockHeld<'_>, fd: c_int) {
     if held.connection.state() != State::Counting || held.operations < held.next_try || policy::is_fork_under_way() {
         return;
     }
@@ -59,7 +59,7 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
         fallback::withdraw_offer(held);
     }
     if !held.is_ours_alone() || held.connection.tainted.load(Ordering::Relaxed) || policy::is_barred() {
-        held.reason = Reason::Shared;
+        held.reason = Reason::SharedMemory;
         return;
     }
     if peer::own_user().is_none() {
@@ -94,7 +94,7 @@ pub(crate) fn advance(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// One step of an end that rests; true when the rings are as they were at the first rendezvous.
-fn reattach(held: &mut Held<'_>) -> bool {
+fn reattach(held: &mut LockHeld<'_>) -> bool {
     if held.connection.tainted.load(Ordering::Relaxed) {
         refuse(held, Reason::Miscounted);
         return false;
@@ -111,7 +111,7 @@ fn reattach(held: &mut Held<'_>) -> bool {
 }
 
 /// The kernel's for good.
-fn refuse(held: &mut Held<'_>, reason: Reason) {
+fn refuse(held: &mut LockHeld<'_>, reason: Reason) {
     if let Action::Cancel = held.step(Event::Leaves(reason)) {
         held.reason = reason;
         fallback::cancel(held);
@@ -129,7 +129,7 @@ fn offer(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 }
 
 /// Looks whether the other end has come by.
-fn let_in(held: &mut Held<'_>, socket: c_int) -> Result<(), Errno> {
+fn let_in(held: &mut LockHeld<'_>, socket: c_int) -> Result<(), Errno> {
     let caller = rustix::net::accept_with(borrowed(socket), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     is_one_of_us(&caller)?;
     fallback::withdraw_offer(held);
@@ -139,9 +139,9 @@ fn let_in(held: &mut Held<'_>, socket: c_int) -> Result<(), Errno> {
 }
 
 /// And what it has left. It may be between the two for long, on a busy machine.
-fn answer(held: &mut Held<'_>, caller: c_int) -> Result<(), Errno> {
+fn answer(held: &mut LockHeld<'_>, caller: c_int) -> Result<(), Errno> {
     let (memory, eventfds) = receive(borrowed(caller))?;
-    let shared = Shared::passed(&memory)?;
+    let shared = SharedMemory::passed(&memory)?;
     held.attach(shared, false);
     if let Some(eventfds) = eventfds {
         eventfd::keep(held, eventfds, &shared);
@@ -151,12 +151,12 @@ fn answer(held: &mut Held<'_>, caller: c_int) -> Result<(), Errno> {
 }
 
 /// Goes to where the other end may listen and leaves the memory there.
-fn call(held: &mut Held<'_>, fd: c_int) -> Result<(), Errno> {
+fn call(held: &mut LockHeld<'_>, fd: c_int) -> Result<(), Errno> {
     let name = Name::of(fd, held.end).ok_or(Errno::NOTCONN)?;
     let socket = side_socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     is_one_of_us(&socket)?;
-    let (shared, memory) = Shared::create()?;
+    let (shared, memory) = SharedMemory::create()?;
     held.attach(shared, true);
     let eventfds = eventfd::make();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -194,7 +194,7 @@ fn receive(caller: BorrowedFd<'_>) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Er
 
 /// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
 /// the ring is expected.
-fn enter(held: &mut Held<'_>, fd: c_int) {
+fn enter(held: &mut LockHeld<'_>, fd: c_int) {
     let Life::Attached { shared, .. } = held.life() else { return };
     if held.host == Host::Other && !matches!(remote::introduce(held, fd), Ok(true)) {
         if held.operations > GIVE_UP {
@@ -231,7 +231,7 @@ fn enter(held: &mut Held<'_>, fd: c_int) {
 }
 
 /// Whether an end that has the memory may expect the ring.
-pub(crate) fn look(held: &mut Held<'_>) -> Action {
+pub(crate) fn look(held: &mut LockHeld<'_>) -> Action {
     let Life::Attached { shared, called } = held.life() else { return Action::Nothing };
     let has_left = (shared.tail(0).load(Ordering::Acquire) | shared.tail(1).load(Ordering::Acquire)) & SWITCHED != 0;
     let may_reattach = has_left && reattach::is_open(&shared);
@@ -246,13 +246,13 @@ pub(crate) fn look(held: &mut Held<'_>) -> Action {
 }
 
 /// From here on the ring is expected.
-pub(crate) fn come_in(held: &mut Held<'_>, shared: &Shared) {
+pub(crate) fn come_in(held: &mut LockHeld<'_>, shared: &SharedMemory) {
     shared.present(held.end).store(1, Ordering::Release);
     held.step(Event::Enters);
 }
 
 /// Whether the socket's settings and the kernel's own counts allow it.
-fn fits(held: &mut Held<'_>, fd: c_int) -> Result<(), Reason> {
+fn fits(held: &mut LockHeld<'_>, fd: c_int) -> Result<(), Reason> {
     let socket = borrowed(fd);
     let flags = rustix::fs::fcntl_getfl(socket).map_err(|_| Reason::Refused)?;
     if flags.bits() & libc::O_ASYNC as u32 != 0 {

@@ -9,9 +9,9 @@ use rustix::event::PollFlags;
 use super::member::{self, Entry, Member};
 use super::set::{Set, SetHeld};
 use super::{READS, Reported, WRITES};
-use crate::connection::{Connection, Held};
+use crate::connection::{Connection, LockHeld};
 use crate::fault::Fault;
-use crate::layout::Shared;
+use crate::layout::SharedMemory;
 use crate::{errno, eventfd, fault, kernel, table, wake};
 
 /// Events as poll has them.
@@ -132,7 +132,7 @@ pub(crate) fn give_back(members: &mut SetHeld, member: &'static Member) {
 
 /// Whether a thread sleeps in a set that has it, and only a wake byte could wake it: there is no eventfd, and
 /// the kernel's buffer is full, so that EPOLLOUT is not granted.
-pub(crate) fn is_unwakeable(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn is_unwakeable(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     if !held.connection.is_tagged()
         || eventfd::to_wait_for(held, shared).is_some()
         || fault::is_planted(Fault::TakesSetsForWakeable)
@@ -150,7 +150,7 @@ pub(crate) fn is_unwakeable(held: &Held<'_>, fd: c_int, shared: &Shared) -> bool
 /// Wake bytes were taken out of the kernel, or an eventfd was read, which may have been all that would have
 /// woken somebody: whoever sleeps gets a new wake request, or is woken if there is something for him already;
 /// all others look. True if the eventfd was signalled for that.
-pub(crate) fn drained(held: &mut Held<'_>, fd: c_int, shared: &Shared) -> bool {
+pub(crate) fn drained(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     if !held.connection.is_tagged() || fault::is_planted(Fault::DrainsWithoutSets) {
         return false;
     }

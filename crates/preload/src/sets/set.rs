@@ -11,7 +11,7 @@ use super::member::{self, Entry, LISTS, Member};
 use crate::connection::{Connection, NO_EVENTFD};
 use crate::lock::{Guard, Lock};
 use crate::policy::DESCRIPTORS;
-use crate::slab::{Place, Slab};
+use crate::slab::{Slab, SlabEntry};
 use crate::table;
 use crate::word::Word;
 use crate::{own, real};
@@ -172,7 +172,7 @@ pub(crate) struct SetHeld {
     _guard: Guard<'static>,
 }
 
-impl Place for Set {
+impl SlabEntry for Set {
     fn fresh() -> Self {
         Self {
             lock: Lock::new(),

@@ -27,7 +27,7 @@ pub(crate) struct Limits {
 
 /// How a port of the device is addressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PortAddress {
     pub(crate) port: u8,
     pub(crate) lid: u16,
     pub(crate) mtu: u8,
@@ -105,7 +105,7 @@ fn in_order(context: &Context, qp: &Qp) -> bool {
     asked == Some(1)
 }
 
-impl Place {
+impl PortAddress {
     /// Of the device's port: addresses that can be routed first, of them those of IPv4.
     pub(crate) fn of(device: &Opened) -> Self {
         let mut gids: Vec<(u8, [u8; 16], u32)> = (0..device.port.gid_tbl_len.clamp(0, 255) as u8)
@@ -170,7 +170,7 @@ mod tests {
         assert!(rank("RoCE v2", &v4) < rank("RoCE v2", &v6));
         assert!(rank("RoCE v2", &v6) < rank("RoCE v2", &link));
         assert!(rank("RoCE v2", &link) < rank("IB/RoCE v1", &v4));
-        let place = Place { port: 1, lid: 0, mtu: 5, gids: vec![(1, v4), (0, link)] };
+        let place = PortAddress { port: 1, lid: 0, mtu: 5, gids: vec![(1, v4), (0, link)] };
         assert_eq!(place.gid(None).0, 1);
         assert_eq!(place.gid(Some("[fe80::1]:7".parse().unwrap())).0, 0);
         assert_eq!(place.gid(Some("127.0.0.1:7".parse().unwrap())).0, 1);

@@ -16,7 +16,7 @@ use crate::ffi::{
     IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
     ibv_qp_attr, ibv_send_wr, ibv_sge,
 };
-use crate::limits::Place;
+use crate::limits::PortAddress;
 use crate::messages::{Attach, Message, Mode};
 use crate::objects::{Qp, refused};
 use crate::process::Process;
@@ -38,7 +38,7 @@ pub(crate) struct Pair {
     pub(crate) qps: [Option<Qp>; 2],
     pub(crate) depth: usize,
     psn: u32,
-    place: Place,
+    place: PortAddress,
     gid: (u8, [u8; 16]),
     reads: [u8; 2],
     atomics: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Parts {
     pub(crate) qps: [Option<Qp>; 2],
     pub(crate) depth: usize,
     pub(crate) psn: u32,
-    pub(crate) place: Place,
+    pub(crate) place: PortAddress,
     pub(crate) gid: (u8, [u8; 16]),
     pub(crate) reads: [u8; 2],
     pub(crate) atomics: bool,
@@ -449,7 +449,7 @@ pub(crate) struct Other<'a> {
 /// of the peer's.
 pub(crate) fn connect(
     qp: &Qp,
-    place: &Place,
+    place: &PortAddress,
     gid_index: u8,
     psn: u32,
     reads: [u8; 2],

@@ -13,7 +13,7 @@ use overside_verbs::{
 use crate::address;
 use crate::device::{self, Opened, gigabits};
 use crate::handshake::{Wire, party};
-use crate::limits::{Limits, Place};
+use crate::limits::{Limits, PortAddress};
 use crate::port::IbvPort;
 use crate::process::Process;
 use crate::registry::{self, Registry};
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     pub(crate) process: Option<Process>,
     pub(crate) device: Opened,
     pub(crate) limits: Limits,
-    pub(crate) place: Place,
+    pub(crate) place: PortAddress,
     pub(crate) registry: Registry,
 }
 
@@ -78,7 +78,7 @@ impl IbvProvider {
     pub fn with_options(options: Options) -> Result<Arc<Self>, VerbsError> {
         let device = device::open(options.device.as_deref())?;
         let limits = Limits::of(&device, options.depth_max)?;
-        let place = Place::of(&device);
+        let place = PortAddress::of(&device);
         let instance = Instance::new(Some(ForkMark::new()?));
         let (registry, process) = (Registry::new(instance.clone()), Process::this());
         let party = party(instance, &options);

@@ -25,7 +25,7 @@ pub(crate) struct Receives {
     posted_ever: bool,
 }
 
-type Found<'a> = &'a mut dyn FnMut(&RawReceive) -> Result<(ibv_sge, u32), VerbsError>;
+type Describe<'a> = &'a mut dyn FnMut(&RawReceive) -> Result<(ibv_sge, u32), VerbsError>;
 
 impl Receives {
     pub(crate) fn new(domain: &Arc<Domain>, shared_max: usize) -> Result<Self, VerbsError> {
@@ -71,7 +71,7 @@ impl Receives {
     }
 
     /// Posts to the shared queue; returns how many.
-    pub(crate) fn post_shared(&mut self, batch: &[RawReceive], find: Found<'_>) -> Result<usize, VerbsError> {
+    pub(crate) fn post_shared(&mut self, batch: &[RawReceive], find: Describe<'_>) -> Result<usize, VerbsError> {
         let Some(queue) = &self.queue else { return Ok(0) };
         let room = self.shared_max.saturating_sub(self.shared.len()).min(batch.len());
         let raw = queue.raw.as_ptr();
@@ -109,7 +109,12 @@ impl Receives {
     }
 
     /// Posts to a queue pair's own queue; returns how many, which are its last receives then.
-    pub(crate) fn post_own(&self, pair: &mut Pair, batch: &[RawReceive], find: Found<'_>) -> Result<usize, VerbsError> {
+    pub(crate) fn post_own(
+        &self,
+        pair: &mut Pair,
+        batch: &[RawReceive],
+        find: Describe<'_>,
+    ) -> Result<usize, VerbsError> {
         let Some(raw) = pair.qps[OWN].as_ref().map(|qp| qp.raw.as_ptr()) else { return Err(VerbsError::Closed) };
         for (i, receive) in batch.iter().enumerate() {
             let (sge, segment) = match find(receive) {

@@ -18,7 +18,7 @@ use crate::ffi::{
     IBV_WR_RDMA_WRITE, ibv_cq, ibv_mr, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr, ibv_sge, ibv_wc,
     ibv_wr_remote,
 };
-use crate::limits::{Limits, Place};
+use crate::limits::{Limits, PortAddress};
 use crate::objects::{Context, Domain, Qp, made};
 use crate::pair::{self, Other, blank, modify};
 use crate::translate::leading;
@@ -28,7 +28,7 @@ use crate::translate::leading;
 pub struct Nic {
     domain: Arc<Domain>,
     limits: Limits,
-    place: Place,
+    place: PortAddress,
 }
 
 /// What a peer must know to reach a [`Wire`].
@@ -59,7 +59,7 @@ pub struct Wire {
     outgoing: NonNull<u8>,
     card: Card,
     gid_index: u8,
-    place: Place,
+    place: PortAddress,
     own_reads: [u8; 2],
     peer: Card,
     depth: usize,
@@ -98,7 +98,7 @@ impl Nic {
     pub fn open(name: &str) -> Result<Self, VerbsError> {
         let device: Opened = open(Some(name))?;
         let limits = Limits::of(&device, DEPTH)?;
-        let place = Place::of(&device);
+        let place = PortAddress::of(&device);
         Ok(Self { domain: Arc::new(Domain::new(&device.context)?), limits, place })
     }
 

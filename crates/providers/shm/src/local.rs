@@ -26,7 +26,7 @@ pub(crate) struct Local {
 
 /// Where a fragment lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// In a shared segment: slot in the table, offset.
     Shared(u32, u64),
     /// Where no peer can map it.
@@ -36,7 +36,12 @@ pub(crate) enum Place {
 impl LocalSegments {
     /// Finds a fragment, and checks that it lies where it says.
     #[inline]
-    pub(crate) fn place(&mut self, fragment: &Fragment, registry: &Registry, domain: u64) -> Result<Place, VerbsError> {
+    pub(crate) fn place(
+        &mut self,
+        fragment: &Fragment,
+        registry: &Registry,
+        domain: u64,
+    ) -> Result<Location, VerbsError> {
         self.place_of(fragment.segment, fragment.address, fragment.len as usize, registry, domain)
     }
 
@@ -49,9 +54,9 @@ impl LocalSegments {
         len: usize,
         registry: &Registry,
         domain: u64,
-    ) -> Result<Place, VerbsError> {
+    ) -> Result<Location, VerbsError> {
         if segment == SegmentId::FOREIGN {
-            return Ok(Place::Hidden);
+            return Ok(Location::Hidden);
         }
         let id = segment.get();
         let slot = match self.recent[id as usize % RECENT] {
@@ -64,7 +69,7 @@ impl LocalSegments {
             let memory = overside_memory::MemoryError::Escapes { at: at as u64, len: len as u64, of: local.len as u64 };
             return Err(memory.into());
         }
-        Ok(if local.segment.fd().is_some() { Place::Shared(slot, at as u64) } else { Place::Hidden })
+        Ok(if local.segment.fd().is_some() { Location::Shared(slot, at as u64) } else { Location::Hidden })
     }
 
     fn find(&mut self, id: SegmentId, registry: &Registry, domain: u64) -> Result<u32, VerbsError> {

@@ -15,7 +15,7 @@ use overside_verbs::{Link, Loan, Opcode, Port, PortEvent, PortOptions, Protectio
 
 use crate::fate::Fate;
 use crate::handshake::Wire;
-use crate::local::{LocalSegments, Place};
+use crate::local::{LocalSegments, Location};
 use crate::pair::{Pair, PairOptions};
 use crate::provider::Shared;
 use crate::registry::{self, Mailbox};
@@ -44,7 +44,7 @@ pub(crate) struct ShmPort {
     loans: VecDeque<(u32, Loan)>,
     segments: LocalSegments,
     mail: Arc<Mailbox>,
-    places: Vec<(Fragment, Place)>,
+    places: Vec<(Fragment, Location)>,
     sges: Vec<Sge>,
     ready: Vec<Ready>,
     /// Polls until epoll is looked at in any case.

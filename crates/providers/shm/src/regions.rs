@@ -14,7 +14,7 @@ use crate::channel::Channel;
 use crate::consumer::{Consumer, Message};
 use crate::control::OwnControl;
 use crate::fate::{Fate, OUT_OF_MEMORY};
-use crate::local::Place;
+use crate::local::Location;
 use crate::pair::{Heard, Link, Pair};
 use crate::peer_memory::PeerMemory;
 use crate::ring::{DESCRIPTION_MAX, Descriptor, MESSAGE_MAX, RegionWords, Sge, Task};
@@ -45,7 +45,7 @@ impl SendQueue {
         }
         let Sources { registry, domain, segments, .. } = sources;
         let place = segments.place_of(region.segment, region.address, region.len, registry, *domain)?;
-        let Place::Shared(slot, offset) = place else {
+        let Location::Shared(slot, offset) = place else {
             return Err(VerbsError::Unsupported(
                 "a region of memory that no peer can map; make the memory with Segment::shared",
             ));
@@ -79,22 +79,22 @@ pub(crate) struct Executing {
     words: RegionWords,
     /// The first message that was not made.
     next: u64,
-    _held: Held,
+    _held: DescriptionBytes,
 }
 
 /// Bytes of descriptions that this process carries out, of all its connections.
 #[derive(Debug)]
-struct Held(u64);
+struct DescriptionBytes(u64);
 
-impl Held {
+impl DescriptionBytes {
     fn claim(bytes: u64) -> Result<Self, Fate> {
         let claimed = HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let held = Held(bytes);
+        let held = DescriptionBytes(bytes);
         if claimed > HELD_BYTES_MAX { Err(DESCRIPTIONS_ABOUND) } else { Ok(held) }
     }
 }
 
-impl Drop for Held {
+impl Drop for DescriptionBytes {
     fn drop(&mut self) {
         HELD.fetch_sub(self.0, Ordering::Relaxed);
     }
@@ -124,7 +124,7 @@ impl Executing {
         if u64::from(len) > source.len() as u64 {
             return Err(DESCRIPTION_OUTSIDE);
         }
-        let held = Held::claim(u64::from(len))?;
+        let held = DescriptionBytes::claim(u64::from(len))?;
         let mut description = Vec::new();
         description.try_reserve_exact(len as usize).map_err(|_| OUT_OF_MEMORY)?;
         description.resize(len as usize, 0);

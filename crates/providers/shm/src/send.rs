@@ -11,7 +11,7 @@ use crate::channel::{Carried, Channel};
 use crate::control::OwnControl;
 use crate::fate::Fate;
 use crate::lending::Lent;
-use crate::local::{LocalSegments, Place};
+use crate::local::{LocalSegments, Location};
 use crate::messages::{FORGET_MAX, Message};
 use crate::producer::Producer;
 use crate::provider::SEGMENTS_MAX;
@@ -70,7 +70,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) domain: u64,
     pub(crate) segments: &'a mut LocalSegments,
     /// Scratch space, so that posting allocates nothing.
-    pub(crate) places: &'a mut Vec<(Fragment, Place)>,
+    pub(crate) places: &'a mut Vec<(Fragment, Location)>,
     pub(crate) sges: &'a mut Vec<Sge>,
 }
 
@@ -183,7 +183,7 @@ impl SendQueue {
         for fragment in fragments.iter().filter(|f| f.len > 0) {
             let place = segments.place(fragment, registry, *domain)?;
             bytes += u64::from(fragment.len);
-            if matches!(place, Place::Hidden) {
+            if matches!(place, Location::Hidden) {
                 hidden += u64::from(fragment.len);
             }
             places.push((*fragment, place));
@@ -212,16 +212,16 @@ impl SendQueue {
         sges.clear();
         for (fragment, place) in places.iter() {
             let (segment, offset) = match (*place, &mut room) {
-                (Place::Shared(slot, offset), _) => {
+                (Location::Shared(slot, offset), _) => {
                     self.pass(slot, segments, channel);
                     (fragment.segment.get(), offset)
                 }
-                (Place::Hidden, Some(room)) => {
+                (Location::Hidden, Some(room)) => {
                     // SAFETY: [shm-posted] readable and unchanged until completion.
                     let from = unsafe { std::slice::from_raw_parts(fragment.address, fragment.len as usize) };
                     self.bounce.fill(room, from)
                 }
-                (Place::Hidden, None) => return Ok(None),
+                (Location::Hidden, None) => return Ok(None),
             };
             sges.push(Sge { segment, len: fragment.len, offset });
         }
@@ -258,8 +258,8 @@ impl SendQueue {
     ///
     /// # Errors
     /// When it does not keep so many.
-    pub(crate) fn may_pass<'a>(&self, places: impl Iterator<Item = &'a Place>) -> Result<bool, VerbsError> {
-        let new = |place: &&Place| matches!(place, Place::Shared(slot, _) if !self.has_passed(*slot));
+    pub(crate) fn may_pass<'a>(&self, places: impl Iterator<Item = &'a Location>) -> Result<bool, VerbsError> {
+        let new = |place: &&Location| matches!(place, Location::Shared(slot, _) if !self.has_passed(*slot));
         let count = places.filter(new).count();
         if count == 0 || self.passed_count + self.forgetting.len() + count <= PASSED_MAX {
             return Ok(true);

@@ -30,11 +30,11 @@ pub struct Target {
 #[derive(Debug)]
 struct Answer {
     number: u64,
-    kind: Kind,
+    kind: Effect,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Effect {
     /// Bytes of memory from here on.
     Data {
         reach: Reach,
@@ -105,13 +105,13 @@ impl Target {
             let mut head = Head { acked, credits: credits(), len: 0, op: Op::Refused };
             let mut over = true;
             match &mut answer.kind {
-                Kind::Refused => out.frame(&head, &[]),
-                Kind::Value(value) => {
+                Effect::Refused => out.frame(&head, &[]),
+                Effect::Value(value) => {
                     head.op = Op::Value(*value);
                     self.reading -= 1;
                     out.frame(&head, &[]);
                 }
-                Kind::Data { reach, at, left } => {
+                Effect::Data { reach, at, left } => {
                     if let Some(memory) = &*reach.memory() {
                         let len = (*left).min(READ_CHUNK as u64) as usize;
                         (head.op, head.len) = (Op::Data, len as u32);
@@ -140,7 +140,7 @@ impl Target {
     pub(crate) fn execute(&mut self, op: Op, registry: &Registry, domain: u64) -> Result<(), Fate> {
         let kind = match op {
             Op::Read { rkey, at, len } => reach(registry, domain, rkey, Access::REMOTE_READ, at, len)
-                .map(|reach| Kind::Data { reach, at, left: len }),
+                .map(|reach| Effect::Data { reach, at, left: len }),
             Op::FetchAdd { rkey, at, add } => reach(registry, domain, rkey, Access::REMOTE_ATOMIC, at, 8)
                 .and_then(|reach| word(&reach, at, |word| word.fetch_add(add, Ordering::SeqCst))),
             Op::CompareSwap { rkey, at, compare, swap } => reach(registry, domain, rkey, Access::REMOTE_ATOMIC, at, 8)
@@ -154,15 +154,15 @@ impl Target {
         };
         match kind {
             // An empty READ is answered by an acknowledgement with nothing before it; it has no bytes to wait for.
-            Some(Kind::Data { left: 0, .. }) => self.push(Kind::Value(0)),
+            Some(Effect::Data { left: 0, .. }) => self.push(Effect::Value(0)),
             Some(kind) => self.push(kind),
-            None => self.push(Kind::Refused),
+            None => self.push(Effect::Refused),
         }
     }
 
     /// Queues an answer to the request that is being carried out, which ends it.
-    fn push(&mut self, kind: Kind) -> Result<(), Fate> {
-        self.reading += usize::from(!matches!(kind, Kind::Refused));
+    fn push(&mut self, kind: Effect) -> Result<(), Fate> {
+        self.reading += usize::from(!matches!(kind, Effect::Refused));
         if self.reading > READING_MAX || self.answers.len() >= ANSWERS_MAX {
             return Err(Fate::Malformed("more requests under way than its queue can hold"));
         }
@@ -199,7 +199,7 @@ impl Target {
         self.writing = None;
         match written.placed {
             true => self.executed += 1,
-            false => self.push(Kind::Refused)?,
+            false => self.push(Effect::Refused)?,
         }
         Ok(Some(written))
     }
@@ -260,9 +260,9 @@ impl Writing {
 }
 
 /// The word's old value, if it is an aligned word of a window.
-fn word(reach: &Reach, at: u64, operation: impl FnOnce(&std::sync::atomic::AtomicU64) -> u64) -> Option<Kind> {
+fn word(reach: &Reach, at: u64, operation: impl FnOnce(&std::sync::atomic::AtomicU64) -> u64) -> Option<Effect> {
     match &*reach.memory() {
-        Some(Memory::Window(window)) => window.word(at).ok().map(|word| Kind::Value(operation(word))),
+        Some(Memory::Window(window)) => window.word(at).ok().map(|word| Effect::Value(operation(word))),
         Some(Memory::Segment(_)) | None => None,
     }
 }

@@ -14,7 +14,7 @@ use overside_verbs::Loan;
 
 use super::LinkError;
 use super::receive::{Arrived, Received, Returned};
-use crate::envelope::{self, Kind};
+use crate::envelope::{self, MessageKind};
 use crate::part::Assembly;
 
 /// How a link is set up.
@@ -140,7 +140,7 @@ impl Link {
     /// As [`message`](Self::message), and when it is anything else.
     pub fn reply(&mut self, number: u32) -> Result<Received, LinkError> {
         let message = self.message()?;
-        if envelope::kind(message.as_ref()) != Kind::Control {
+        if envelope::kind(message.as_ref()) != MessageKind::Control {
             return Err(LinkError::Unexpected("rows".into()));
         }
         let (answered, _) = envelope::open(message.as_ref())?;
@@ -223,7 +223,7 @@ impl Link {
                     None => return Err(self.heard_end().unwrap_or_else(taken_back)),
                 },
             };
-            if envelope::kind(message.as_ref()) != Kind::Part {
+            if envelope::kind(message.as_ref()) != MessageKind::Part {
                 return Ok(Some(message));
             }
             if let Some(whole) = self.assembly.add(message.as_ref())? {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use overside_disk::{Completion, Disk, Entry, FileId, Open, Request, Way};
+use overside_disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 
 use super::file::File;
 use super::names::Folder;
@@ -88,8 +88,8 @@ impl Disk for Queue {
         &self.path
     }
 
-    fn way(&self) -> Way {
-        Way { uring: true, direct: true }
+    fn way(&self) -> IoPath {
+        IoPath { uring: true, direct: true }
     }
 
     fn list(&mut self, name: &str) -> io::Result<Vec<Entry>> {

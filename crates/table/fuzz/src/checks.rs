@@ -5,7 +5,7 @@ use overside_table::block::{LentBlock, LentError, RowBlock};
 use overside_table::key::KeyCodec;
 use overside_table::row::{RowLayout, RowView, Value};
 use overside_table::schema::Schema;
-use overside_table::wire::{self, ASSEMBLY_BYTES_MAX, Assembly, Kind, PART_HEADER, Reply, Request};
+use overside_table::wire::{self, ASSEMBLY_BYTES_MAX, Assembly, MessageKind, PART_HEADER, Reply, Request};
 
 use super::lent::lent;
 use super::{projection, table};
@@ -24,7 +24,7 @@ pub fn control(data: &[u8]) -> bool {
         assert_eq!(wire::decode::<Reply>(&wire::encode(*number, reply)).as_ref(), Ok(&(*number, reply.clone())));
     }
     let taken = request.is_ok() || reply.is_ok();
-    assert!(!taken || wire::kind(data) == Kind::Control, "what decodes is told apart by its first bytes");
+    assert!(!taken || wire::kind(data) == MessageKind::Control, "what decodes is told apart by its first bytes");
     taken
 }
 
@@ -40,7 +40,7 @@ pub fn parts(mut data: &[u8]) -> bool {
         let at = u32::from_le_bytes(std::array::from_fn(|i| part[8 + i]));
         assert_eq!(at as usize, payload.len(), "a part lies where it says");
         payload.extend_from_slice(&part[PART_HEADER..]);
-        assert!(wire::kind(part) == Kind::Part && payload.len() <= ASSEMBLY_BYTES_MAX);
+        assert!(wire::kind(part) == MessageKind::Part && payload.len() <= ASSEMBLY_BYTES_MAX);
         if let Some(whole) = whole {
             assert_eq!(whole, payload);
             payload.clear();

@@ -11,7 +11,7 @@ use super::variable::Rests;
 use super::{ArrowError, projected_to_arrow};
 use crate::block::{Ahead, Answer, LentBlock, LentError, OpenRun, OpenRuns, RowBlock, Source};
 use crate::projection::Projection;
-use crate::row::{Bytes, Place, RowLayout};
+use crate::row::{Bytes, RowLayout, RowPart};
 use crate::schema::Schema;
 
 /// Collects the rows of scan answers into record batches: push blocks, then finish, then push the next batch's.
@@ -133,8 +133,8 @@ impl BatchBuilder {
                 builder.push_nulls(&prefixes, bit, self.any[bit.byte]);
             }
             match column.place {
-                Place::Fixed { offset, width } => builder.push_fixed(&prefixes, offset, width),
-                Place::Variable { index } => builder.push_variable(run, &mut self.rests, index)?,
+                RowPart::Fixed { offset, width } => builder.push_fixed(&prefixes, offset, width),
+                RowPart::Variable { index } => builder.push_variable(run, &mut self.rests, index)?,
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::ArrowError;
 use super::cells::Source;
 use super::schema::data_type;
 use crate::key::KeyCodec;
-use crate::row::{Place, RowLayout, RowView, blank_value};
+use crate::row::{RowLayout, RowPart, RowView, blank_value};
 use crate::schema::{Schema, VALUE_BYTES_MAX};
 use crate::wire::{FRAME_BYTES, REQUEST_BYTES, frame};
 
@@ -190,9 +190,9 @@ impl BatchEncoder {
             }
         }
         match (layout.place, source) {
-            (Place::Fixed { offset, width }, Some(source)) => source.write_fixed(values, starts, offset, width),
-            (Place::Fixed { .. }, None) => {}
-            (Place::Variable { index }, source) => self.write_variable(index, source, values, starts),
+            (RowPart::Fixed { offset, width }, Some(source)) => source.write_fixed(values, starts, offset, width),
+            (RowPart::Fixed { .. }, None) => {}
+            (RowPart::Variable { index }, source) => self.write_variable(index, source, values, starts),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::block::{Answer, LentBlock, RowBlock};
 use crate::key::{IndexCodec, KEY_BYTES_MAX, VALUE};
 use crate::projection::Projection;
 use crate::row::ValueRef;
-use crate::wire::{self, Bounds, Features, Kind, Mode, Reply, Request, ScanReply, ScanRequest};
+use crate::wire::{self, Bounds, Features, MessageKind, Mode, Reply, Request, ScanReply, ScanRequest};
 
 /// What to scan and how. The default is every row and every column, in the cheapest way.
 #[derive(Clone, Debug)]
@@ -185,7 +185,7 @@ impl<'a> Scan<'a> {
             }
             Arrived::Copied(message) => message,
         };
-        if wire::kind(message.as_ref()) == Kind::Data {
+        if wire::kind(message.as_ref()) == MessageKind::Data {
             let block = RowBlock::parse(message, &self.projection)?;
             return self.of_this_scan(Answer::Copied(block)).map(Some);
         }

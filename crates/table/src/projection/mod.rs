@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use overside_shape::Run;
 
-use crate::row::{ColumnLayout, Place, RowLayout};
+use crate::row::{ColumnLayout, RowLayout, RowPart};
 use crate::schema::{COLUMNS_MAX, Schema};
 
 /// Columns of a table that a scan returns, in the order it returns them.
@@ -115,13 +115,13 @@ impl Projection {
         }
         let packed_column = |column: &ColumnLayout| {
             let place = match column.place {
-                Place::Fixed { offset, width } => {
+                RowPart::Fixed { offset, width } => {
                     // Sought among the places that were collected from these same columns.
                     let found = targets.binary_search_by_key(&offset, |t| t.0).unwrap_or_default();
-                    Place::Fixed { offset: targets[found].1, width }
+                    RowPart::Fixed { offset: targets[found].1, width }
                 }
-                Place::Variable { index } => {
-                    Place::Variable { index: variables.binary_search(&index).unwrap_or_default() }
+                RowPart::Variable { index } => {
+                    RowPart::Variable { index: variables.binary_search(&index).unwrap_or_default() }
                 }
             };
             ColumnLayout { place, ..column.clone() }
@@ -151,15 +151,15 @@ const LINE_BYTES: u64 = 64;
 
 fn fixed_place(column: &ColumnLayout) -> Option<(usize, usize)> {
     match column.place {
-        Place::Fixed { offset, width } => Some((offset, width)),
-        Place::Variable { .. } => None,
+        RowPart::Fixed { offset, width } => Some((offset, width)),
+        RowPart::Variable { .. } => None,
     }
 }
 
 fn variable_place(column: &ColumnLayout) -> Option<usize> {
     match column.place {
-        Place::Fixed { .. } => None,
-        Place::Variable { index } => Some(index),
+        RowPart::Fixed { .. } => None,
+        RowPart::Variable { index } => Some(index),
     }
 }
 

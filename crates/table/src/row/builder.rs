@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Place, RowLayout, ValueRef};
+use super::{RowLayout, RowPart, ValueRef};
 use crate::schema::{ColumnType, VALUE_BYTES_MAX};
 
 /// Writes rows of one layout, one after another, into one buffer.
@@ -135,11 +135,11 @@ impl RowBuilder {
         let layout = self.layout.columns.get(column).ok_or(BuildError::NoColumn { column })?;
         let bit = layout.null.ok_or(BuildError::Missing { column })?;
         match layout.place {
-            Place::Fixed { offset, width } => self.buffer[offset..offset + width].fill(0),
-            Place::Variable { index } if index < self.variable_next => {
+            RowPart::Fixed { offset, width } => self.buffer[offset..offset + width].fill(0),
+            RowPart::Variable { index } if index < self.variable_next => {
                 return Err(BuildError::OutOfOrder { column });
             }
-            Place::Variable { .. } => {}
+            RowPart::Variable { .. } => {}
         }
         self.buffer[bit.byte] |= bit.mask;
         Ok(())
@@ -180,15 +180,15 @@ impl RowBuilder {
 
     fn put<const WIDTH: usize>(&mut self, column: usize, bytes: [u8; WIDTH]) {
         self.mark(column);
-        if let Place::Fixed { offset, .. } = self.layout.columns[column].place {
+        if let RowPart::Fixed { offset, .. } = self.layout.columns[column].place {
             self.buffer[offset..offset + WIDTH].copy_from_slice(&bytes);
         }
     }
 
     fn put_bytes(&mut self, column: usize, bytes: &[u8]) -> Result<(), BuildError> {
         match self.layout.columns[column].place {
-            Place::Fixed { offset, width } => self.buffer[offset..offset + width].copy_from_slice(bytes),
-            Place::Variable { index } => {
+            RowPart::Fixed { offset, width } => self.buffer[offset..offset + width].copy_from_slice(bytes),
+            RowPart::Variable { index } => {
                 if index < self.variable_next {
                     return Err(BuildError::OutOfOrder { column });
                 }

@@ -22,14 +22,14 @@ pub struct ColumnLayout {
     /// What its values are.
     pub column_type: ColumnType,
     /// Where they lie.
-    pub place: Place,
+    pub place: RowPart,
     /// The bit that says a value is absent; none when it never is.
     pub null: Option<NullBit>,
 }
 
 /// Which part of a row a column lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RowPart {
     /// In the prefix: `width` bytes from `offset`.
     Fixed {
         /// Bytes from the prefix's start.
@@ -64,11 +64,11 @@ impl RowLayout {
             let place = match column.column_type.width() {
                 Some(width) => {
                     offset += width;
-                    Place::Fixed { offset: offset - width, width }
+                    RowPart::Fixed { offset: offset - width, width }
                 }
                 None => {
                     variable += 1;
-                    Place::Variable { index: variable - 1 }
+                    RowPart::Variable { index: variable - 1 }
                 }
             };
             let null = column.nullable.then(|| {
@@ -117,6 +117,6 @@ impl RowLayout {
 impl ColumnLayout {
     /// Whether its values lie in the rest.
     pub fn is_variable(&self) -> bool {
-        matches!(self.place, Place::Variable { .. })
+        matches!(self.place, RowPart::Variable { .. })
     }
 }

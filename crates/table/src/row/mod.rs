@@ -21,7 +21,7 @@ mod view;
 pub(crate) use builder::blank_value;
 pub use builder::{BuildError, RowBuilder};
 pub use bytes::Bytes;
-pub use layout::{ColumnLayout, NullBit, Place, RowLayout};
+pub use layout::{ColumnLayout, NullBit, RowLayout, RowPart};
 pub use value::{Value, ValueRef};
 pub use view::{Malformed, RowView};
 

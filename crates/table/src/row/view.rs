@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Bytes, Place, RowLayout, Value, ValueRef};
+use super::{Bytes, RowLayout, RowPart, Value, ValueRef};
 use crate::schema::ColumnType;
 
 /// A row, borrowed from a page, a delta record or a received buffer: from memory of one's own, or
@@ -67,8 +67,8 @@ impl<'a> RowView<'a> {
     pub fn bytes(&self, column: usize) -> Result<Option<&'a [u8]>, Malformed> {
         let layout = &self.layout.columns[column];
         match layout.place {
-            Place::Variable { .. } => self.variable(column),
-            Place::Fixed { offset, width } => {
+            RowPart::Variable { .. } => self.variable(column),
+            RowPart::Fixed { offset, width } => {
                 self.expect(column, matches!(layout.column_type, ColumnType::FixedBinary(_)));
                 Ok((!self.is_null(column)).then(|| &self.prefix[offset..offset + width]))
             }
@@ -88,7 +88,7 @@ impl<'a> RowView<'a> {
             return Ok(ValueRef::Null);
         }
         let layout = &self.layout.columns[column];
-        let Place::Fixed { offset, width } = layout.place else {
+        let RowPart::Fixed { offset, width } = layout.place else {
             let bytes = self.variable(column)?.unwrap_or_default();
             return match layout.column_type {
                 ColumnType::Utf8 => std::str::from_utf8(bytes).map(ValueRef::Utf8).map_err(|_| NOT_TEXT),
@@ -184,8 +184,8 @@ impl<'a, P: Bytes> RowView<'a, P> {
     pub fn copy_bytes(&self, column: usize, out: &mut Vec<u8>) -> Result<bool, Malformed> {
         let layout = &self.layout.columns[column];
         let bytes = match layout.place {
-            Place::Variable { .. } => self.variable(column)?,
-            Place::Fixed { offset, width } => {
+            RowPart::Variable { .. } => self.variable(column)?,
+            RowPart::Fixed { offset, width } => {
                 self.expect(column, matches!(layout.column_type, ColumnType::FixedBinary(_)));
                 let bytes = self.prefix.part(offset, width).ok_or(SHORT)?;
                 (!self.is_null(column)).then_some(bytes)
@@ -223,8 +223,8 @@ impl<'a, P: Bytes> RowView<'a, P> {
         }
         let layout = &self.layout.columns[column];
         let bytes = match layout.place {
-            Place::Fixed { offset, width } => self.prefix.part(offset, width),
-            Place::Variable { .. } => self.variable(column)?,
+            RowPart::Fixed { offset, width } => self.prefix.part(offset, width),
+            RowPart::Variable { .. } => self.variable(column)?,
         };
         let mut copy = Vec::new();
         bytes.ok_or(SHORT)?.append_to(&mut copy);
@@ -247,7 +247,7 @@ impl<'a, P: Bytes> RowView<'a, P> {
 
     #[inline]
     fn variable(&self, column: usize) -> Result<Option<P>, Malformed> {
-        let Place::Variable { index } = self.layout.columns[column].place else { self.mistaken(column) };
+        let RowPart::Variable { index } = self.layout.columns[column].place else { self.mistaken(column) };
         if self.is_null(column) {
             return Ok(None);
         }
@@ -260,7 +260,7 @@ impl<'a, P: Bytes> RowView<'a, P> {
 
     #[inline]
     fn fixed<const WIDTH: usize>(&self, column: usize) -> Option<[u8; WIDTH]> {
-        let Place::Fixed { offset, .. } = self.layout.columns[column].place else { self.mistaken(column) };
+        let RowPart::Fixed { offset, .. } = self.layout.columns[column].place else { self.mistaken(column) };
         if self.is_null(column) {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use overside_planner::{Draft as Priceable, Plan, Planner};
 
-use super::remembered::{Kind, Priced, Remembered};
+use super::remembered::{PageClass, Priced, Remembered};
 use super::scan::Terms;
 use crate::block::{Copier, DeltaAnswer, DeltaMark, Fragment, GatherAnswer, GatherMark, PageState};
 use crate::projection::Projection;
@@ -90,7 +90,7 @@ impl Ways {
         terms: &Terms<'_>,
         joins: Option<Mode>,
     ) -> Option<Priced> {
-        let kind = Kind::of(state, joins);
+        let kind = PageClass::of(state, joins);
         if let Some(priced) = self.remembered.recall(kind) {
             return Some(priced.clone());
         }

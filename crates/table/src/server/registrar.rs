@@ -16,11 +16,11 @@ pub(crate) struct Registrar {
     grounds: Vec<Ground>,
     /// Bytes of all segments together.
     bytes_max: usize,
-    held: Mutex<Held>,
+    held: Mutex<Registered>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Registered {
     bytes: usize,
     /// Of each segment its length and its regions, one for each ground.
     segments: BTreeMap<SegmentId, (usize, Vec<MemoryRegion>)>,
@@ -31,7 +31,7 @@ impl Registrar {
         Registrar { grounds, bytes_max, held: Mutex::default() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Registered> {
         self.held.lock().unwrap_or_else(|e| e.into_inner())
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Remembered {
 
 /// Which pages are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct PageClass {
     /// By what is joined and the number of deltas.
     place: usize,
     /// Rows to a power of two, and whether some lie apart.
@@ -42,11 +42,11 @@ struct Known {
     served: u32,
 }
 
-impl Kind {
-    pub(crate) fn of(state: &PageState<'_>, joins: Option<Mode>) -> Kind {
+impl PageClass {
+    pub(crate) fn of(state: &PageState<'_>, joins: Option<Mode>) -> PageClass {
         let joined = joins.map_or(0, |way| 1 + super::answer::index(way));
         let deltas = state.deltas().min(DELTAS_MAX);
-        Kind {
+        PageClass {
             place: joined * (DELTAS_MAX + 1) + deltas,
             shape: (state.rows().checked_ilog2().unwrap_or(0), state.leaf().has_overflow()),
         }
@@ -55,7 +55,7 @@ impl Kind {
 
 impl Remembered {
     /// The prices of the last page of this kind, if they may still serve.
-    pub(crate) fn recall(&mut self, kind: Kind) -> Option<&Priced> {
+    pub(crate) fn recall(&mut self, kind: PageClass) -> Option<&Priced> {
         let known = self.kinds.get_mut(kind.place)?.as_mut()?;
         if known.shape != kind.shape || known.left == 0 {
             return None;
@@ -65,7 +65,7 @@ impl Remembered {
     }
 
     /// Takes note of a page's prices.
-    pub(crate) fn note(&mut self, kind: Kind, priced: &Priced) {
+    pub(crate) fn note(&mut self, kind: PageClass, priced: &Priced) {
         if self.kinds.is_empty() {
             self.kinds.resize_with((MODES.len() + 1) * (DELTAS_MAX + 1), || None);
         }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     /// Of `pages` pages of one kind, which were priced.
-    fn run(remembered: &mut Remembered, kind: Kind, pages: usize, choice: impl Fn(usize) -> usize) -> Vec<usize> {
+    fn run(remembered: &mut Remembered, kind: PageClass, pages: usize, choice: impl Fn(usize) -> usize) -> Vec<usize> {
         let mut found = Vec::new();
         for page in 0..pages {
             if remembered.recall(kind).is_none() {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_steadier_the_choice_the_rarer_the_pricing() {
-        let kind = Kind { place: 3, shape: (6, false) };
+        let kind = PageClass { place: 3, shape: (6, false) };
         let mut remembered = Remembered::default();
         assert_eq!(run(&mut remembered, kind, 76, |_| 1), [0, 2, 6, 14, 30, 54]);
         let changing = run(&mut Remembered::default(), kind, 12, |page| page / 6);
@@ -114,11 +114,14 @@ mod tests {
 
     #[test]
     fn pages_of_another_kind_are_priced_for_themselves() {
-        let kind = Kind { place: 0, shape: (6, false) };
+        let kind = PageClass { place: 0, shape: (6, false) };
         let mut remembered = Remembered::default();
         remembered.note(kind, &priced(1));
-        for other in [Kind { place: 1, ..kind }, Kind { shape: (5, false), ..kind }, Kind { shape: (6, true), ..kind }]
-        {
+        for other in [
+            PageClass { place: 1, ..kind },
+            PageClass { shape: (5, false), ..kind },
+            PageClass { shape: (6, true), ..kind },
+        ] {
             assert!(remembered.recall(other).is_none(), "{other:?}");
         }
         assert!(remembered.recall(kind).is_some());

@@ -1,6 +1,6 @@
 //! What clients and servers say to each other, apart from rows.
 //!
-//! Every message is one SEND. The first four bytes say what it is ([`Kind`]); a request or reply is a
+//! Every message is one SEND. The first four bytes say what it is ([`MessageKind`]); a request or reply is a
 //! postcard encoding of [`Request`] or [`Reply`] behind a [`CONTROL_HEADER`]-byte header. Whatever is longer
 //! than the other side's buffers travels in parts ([`cut`]). `docs/reference/wire.md` has the bytes.
 //!
@@ -41,7 +41,8 @@ pub use message::{
     TableInfo, WAYS,
 };
 pub use overside_service::{
-    ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, Kind, PART_HEADER, PART_MAGIC, cut, kind,
+    ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, MessageKind, PART_HEADER, PART_MAGIC, cut,
+    kind,
 };
 
 /// Version of this protocol; both sides must have the same. What a side can do beyond it, it says by
@@ -124,7 +125,7 @@ mod tests {
             rows_max: None,
         });
         let bytes = encode(9, &request);
-        assert_eq!(kind(&bytes), Kind::Control);
+        assert_eq!(kind(&bytes), MessageKind::Control);
         assert_eq!(decode::<Request<'_>>(&bytes), Ok((9, request)));
         let mut longer = bytes.clone();
         longer.push(0);

@@ -32,7 +32,7 @@ use crate::mutant::mutant;
 use crate::overlaps::Overlaps;
 use crate::slots::Slots;
 use ranges::Ranges;
-use table::{Found, Table};
+use table::{PageState, Table};
 
 /// Where the parts lie in the device below, in whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,14 +255,14 @@ impl Sums {
         asked.left += 1;
         for page in pages(from, to) {
             let found = self.table.take(page, id);
-            if found == Found::Absent {
+            if found == PageState::Absent {
                 self.read_page(page);
             }
             let Some(asked) = self.requests.get_mut(id) else { return };
             match found {
-                Found::Here => {}
-                Found::Absent | Found::Comes => asked.left += 1,
-                Found::Failed => asked.result = asked.result.and(Err(DeviceError::Failed)),
+                PageState::Here => {}
+                PageState::Absent | PageState::Comes => asked.left += 1,
+                PageState::Failed => asked.result = asked.result.and(Err(DeviceError::Failed)),
             }
         }
         self.read(id);

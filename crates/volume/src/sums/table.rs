@@ -34,7 +34,7 @@ enum Content {
 
 /// What a request that needs a page finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PageState {
     Here,
     /// It must be read, and then the request goes on.
     Absent,
@@ -45,23 +45,23 @@ pub(super) enum Found {
 
 impl Table {
     /// A request needs a page until it [lets go](Self::release) of it.
-    pub(super) fn take(&mut self, number: u64, request: u64) -> Found {
+    pub(super) fn take(&mut self, number: u64, request: u64) -> PageState {
         if !self.pages.contains_key(&number) {
             self.make_room();
             let content = Content::Comes(vec![request]);
             self.pages.insert(number, Page { content, users: 1, dirty: false, recent: true });
-            return Found::Absent;
+            return PageState::Absent;
         }
-        let Some(page) = self.pages.get_mut(&number) else { return Found::Failed };
+        let Some(page) = self.pages.get_mut(&number) else { return PageState::Failed };
         page.users += 1;
         page.recent = true;
         match &mut page.content {
             Content::Comes(waiting) => {
                 waiting.push(request);
-                Found::Comes
+                PageState::Comes
             }
-            Content::Here(_) => Found::Here,
-            Content::Failed => Found::Failed,
+            Content::Here(_) => PageState::Here,
+            Content::Failed => PageState::Failed,
         }
     }
 
@@ -172,19 +172,19 @@ mod tests {
         let mut table = Table::default();
         assert_eq!(
             (table.take(3, 1), table.take(3, 2), table.take(4, 3)),
-            (Found::Absent, Found::Comes, Found::Absent)
+            (PageState::Absent, PageState::Comes, PageState::Absent)
         );
         let mut page = [0; BLOCK];
         page[4..8].copy_from_slice(&77u32.to_le_bytes());
         assert_eq!(table.came(3, Some(&page)), [1, 2]);
         assert_eq!(table.came(4, None), [3]);
-        assert_eq!((table.take(3, 5), table.take(4, 5)), (Found::Here, Found::Failed));
+        assert_eq!((table.take(3, 5), table.take(4, 5)), (PageState::Here, PageState::Failed));
         let first = 3 * SUMS_OF_PAGE as u64;
         assert_eq!((table.sum(first), table.sum(first + 1), table.sum(4 * first)), (Some(0), Some(77), None));
         // It is tried again once nobody waits for what failed.
         table.release(4);
         table.release(4);
-        assert_eq!(table.take(4, 6), Found::Absent);
+        assert_eq!(table.take(4, 6), PageState::Absent);
         table.set(first + 1, 77);
         assert!(table.dirty(0..9).is_empty());
         table.set(first + 2, 5);
@@ -201,7 +201,7 @@ mod tests {
     fn pages_that_are_needed_or_not_written_stay_and_others_go() {
         let mut table = Table::default();
         let read = |number: u64, table: &mut Table| {
-            assert_eq!(table.take(number, 0), Found::Absent);
+            assert_eq!(table.take(number, 0), PageState::Absent);
             table.came(number, Some(&[0; BLOCK]));
         };
         read(0, &mut table);

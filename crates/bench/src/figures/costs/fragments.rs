@@ -5,12 +5,12 @@ use crate::lineitem::{Lineitem, Row, schema};
 use anyhow::Result;
 use overside::{
     shape::{Bitmap, Column, Order, Run, Shape},
-    table::row::{Place, RowLayout},
+    table::row::{RowLayout, RowPart},
 };
 
 /// Shares of what is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Found {
+struct Adjacency {
     /// Fragments for each value that is sent: 1 where none lies next to the one before.
     fragments: f64,
     /// Of the values, how many lie next to the one before or behind a gap of a cache line or less.
@@ -24,7 +24,7 @@ pub(super) fn count(figure: &mut Figure) -> Result<Table> {
     let table = Lineitem::sample(SCALE);
     let rows = table.rows();
     let mut lines = Vec::new();
-    let mut tell = |figure: &mut Figure, of: String, x: u64, found: Found| {
+    let mut tell = |figure: &mut Figure, of: String, x: u64, found: Adjacency| {
         figure.count(&format!("fragments a value: {of}"), x, None, found.fragments);
         figure.count(&format!("values close to the one before, share: {of}"), x, None, found.close);
         figure.count(&format!("lengths of gaps: {of}"), x, None, found.lengths as f64);
@@ -69,7 +69,7 @@ fn projected(rows: usize, columns: &[usize]) -> Result<Shape> {
     let mut runs = Vec::new();
     for row in 0..rows as u64 {
         for column in columns {
-            if let Place::Fixed { offset, width, .. } = layout.column(*column).place {
+            if let RowPart::Fixed { offset, width, .. } = layout.column(*column).place {
                 runs.push(Run::new(row * layout.prefix_len() as u64 + offset as u64, width as u64));
             }
         }
@@ -81,13 +81,13 @@ fn values(shape: &Shape) -> u64 {
     shape.bytes() / VALUE_BYTES
 }
 
-fn found(shape: &Shape, values: u64) -> Found {
+fn found(shape: &Shape, values: u64) -> Adjacency {
     let classes = shape.gap_classes();
     let gaps: u64 = classes.iter().map(|class| class.count).sum();
     let short: u64 = classes.iter().filter(|class| class.len <= LINE_BYTES).map(|class| class.count).sum();
     // The first value has none before it.
     let followers = values.saturating_sub(1).max(1);
-    Found {
+    Adjacency {
         fragments: (gaps + 1) as f64 / values.max(1) as f64,
         close: (followers - gaps + short) as f64 / followers as f64,
         lengths: classes.len(),

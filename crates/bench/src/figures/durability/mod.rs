@@ -2,8 +2,8 @@
 
 mod bare;
 mod checkpoint;
+pub(super) mod folder;
 mod ours;
-pub(super) mod place;
 mod recovery;
 
 use super::{
@@ -21,20 +21,22 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use bare::Bare;
+use folder::DataFolder;
 use overside::table::wire::DataStatus;
-use place::Place;
 use serde_json::json;
 use std::{fs, path::Path, thread, time::Duration};
 
 pub use ours::{Batches, Ground, Ours, Values};
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
-    let place = Place::new(setting.dir)?;
+    let place = DataFolder::new(setting.dir)?;
     let folder = place.folder();
     let mut figure = Figure::new("durability", setting.over.name(), "Tables That Survive");
     figure.more.insert("load_average_before".into(), load_average().into());
-    let mut sides =
-        Kept::ALL.into_iter().map(|kept| Side::start(setting.over, kept, folder)).collect::<Result<Vec<_>>>()?;
+    let mut sides = Kept::ALL
+        .into_iter()
+        .map(|kept| DurableServer::start(setting.over, kept, folder))
+        .collect::<Result<Vec<_>>>()?;
     let bare_folder = folder.join("bare");
     let mut disk = Disk { waiting: Bare::waiting(&bare_folder)?, queued: Bare::queued(&bare_folder)? };
     let mut table = Vec::new();
@@ -54,7 +56,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 }
 
 /// A server with its clients.
-struct Side {
+struct DurableServer {
     kept: Kept,
     served: Served,
     workers: Vec<Worker>,
@@ -66,13 +68,13 @@ struct Disk {
     queued: Bare,
 }
 
-impl Side {
-    fn start(over: &Over, kept: Kept, folder: &Path) -> Result<Side> {
+impl DurableServer {
+    fn start(over: &Over, kept: Kept, folder: &Path) -> Result<DurableServer> {
         let served = Served::start(over, kept, &folder.join(kept.name()), true)?;
         let mut workers: Vec<Worker> =
             (0..CLIENTS).map(|seed| Worker::new(&served, ROWS, seed)).collect::<Result<_>>()?;
         workers[0].fill(|number| scattered(number, ROWS))?;
-        Ok(Side { kept, served, workers })
+        Ok(DurableServer { kept, served, workers })
     }
 
     fn run(&mut self, clients: usize, work: Work, ns: u64) -> Result<Stretch> {
@@ -88,7 +90,7 @@ impl Side {
 fn one_row(
     setting: &Setting<'_>,
     figure: &mut Figure,
-    sides: &mut [Side],
+    sides: &mut [DurableServer],
     disk: &mut Disk,
     table: &mut Vec<Vec<String>>,
 ) -> Result<()> {
@@ -125,7 +127,7 @@ fn one_row(
 fn batches(
     setting: &Setting<'_>,
     figure: &mut Figure,
-    sides: &mut [Side],
+    sides: &mut [DurableServer],
     disk: &mut Disk,
     folder: &Path,
     table: &mut Vec<Vec<String>>,
@@ -168,7 +170,7 @@ fn batches(
 fn beside_puts(
     setting: &Setting<'_>,
     figure: &mut Figure,
-    sides: &mut [Side],
+    sides: &mut [DurableServer],
     table: &mut Vec<Vec<String>>,
 ) -> Result<()> {
     let slice = slice(setting, 250);
@@ -184,7 +186,7 @@ fn beside_puts(
 }
 
 /// A server that has written, and now does nothing.
-fn idle(setting: &Setting<'_>, figure: &mut Figure, side: &Side) -> Result<()> {
+fn idle(setting: &Setting<'_>, figure: &mut Figure, side: &DurableServer) -> Result<()> {
     setting.progress.say("durability: idle");
     let pid = side.served.pid();
     ensure!(written_bytes(pid)? > 0, "the kernel does not say what a process writes; is /proc/PID/io there?");

@@ -1,6 +1,6 @@
 //! Overside's side of a comparison with other stores, for who may depend on this crate alone.
 
-use super::{CLIENTS, ROWS, Side, place::Place};
+use super::{CLIENTS, DurableServer, ROWS, folder::DataFolder};
 use crate::figures::{
     Keeper, Over,
     tables::{
@@ -14,12 +14,12 @@ use std::path::Path;
 
 /// A folder for all stores of a comparison, which is cleared away with their servers whatever becomes of this process.
 pub struct Ground {
-    place: Place,
+    place: DataFolder,
 }
 
 /// Our server, in one durability, with its clients.
 pub struct Ours {
-    side: Side,
+    side: DurableServer,
 }
 
 /// Batches that clients put for some time, one under way each.
@@ -54,7 +54,7 @@ impl Ground {
     /// # Errors
     /// What is written there is on no disk, or nothing can be.
     pub fn new(dir: Option<&Path>) -> Result<Ground> {
-        Ok(Ground { place: Place::new(dir)? })
+        Ok(Ground { place: DataFolder::new(dir)? })
     }
 
     /// The folder.
@@ -75,7 +75,7 @@ impl Ours {
     /// A process could not be started.
     pub fn start(ground: &Ground, durability: Durability) -> Result<Ours> {
         let over = Over::new("shm", None)?;
-        Ok(Ours { side: Side::start(&over, Kept::On(durability), ground.folder())? })
+        Ok(Ours { side: DurableServer::start(&over, Kept::On(durability), ground.folder())? })
     }
 
     /// Puts batches for so long.

@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use overside::table::wire::{MODES, Mode};
-use split::{Kind, Transport};
+use split::{Operation, Transport};
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
@@ -224,8 +224,8 @@ fn tell(figure: &mut Figure, rows: Vec<Vec<String>>, transports: &[Transport]) {
         let chart = bars::logarithmic("µs", &QUANTILES.map(|(name, _)| name), groups);
         figure.charts.push((chart, format!("One {kind} at a time, beside full scans in each mode; log axis.")));
     }
-    let groups = transports.iter().flat_map(|transport| Kind::ALL.map(|kind| (transport, kind)));
-    let group = |(transport, kind): (&Transport, Kind)| Group {
+    let groups = transports.iter().flat_map(|transport| Operation::ALL.map(|kind| (transport, kind)));
+    let group = |(transport, kind): (&Transport, Operation)| Group {
         name: format!("{} {}", kind.name(), transport.name),
         bars: [kind.series(transport.name), kind.echo_series(transport.name)]
             .map(|series| bars::of(figure.spread_of(&series), 1e-3))

@@ -22,7 +22,7 @@ use std::path::Path;
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Operation {
     Get,
     Put,
     /// [`RANGE_ROWS`] rows that lie together.
@@ -36,17 +36,17 @@ pub(super) struct Transport {
     worker: Worker,
     echo: Echo,
     /// Bytes of each kind's request and of its reply, without heads.
-    bytes: [(usize, usize); Kind::ALL.len()],
+    bytes: [(usize, usize); Operation::ALL.len()],
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Get, Kind::Put, Kind::Range];
+impl Operation {
+    pub(super) const ALL: [Operation; 3] = [Operation::Get, Operation::Put, Operation::Range];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Get => "get",
-            Kind::Put => "put",
-            Kind::Range => "range",
+            Operation::Get => "get",
+            Operation::Put => "put",
+            Operation::Range => "range",
         }
     }
 
@@ -68,17 +68,17 @@ impl Transport {
         Ok(Transport { name, _served: served, worker, echo: Echo::start(over)?, bytes })
     }
 
-    fn request(&mut self, kind: Kind) -> Result<()> {
+    fn request(&mut self, kind: Operation) -> Result<()> {
         match kind {
-            Kind::Get => self.worker.get(),
-            Kind::Put => self.worker.put(1),
-            Kind::Range => self.worker.read(RANGE_ROWS, Mode::Copy).map(drop),
+            Operation::Get => self.worker.get(),
+            Operation::Put => self.worker.put(1),
+            Operation::Range => self.worker.read(RANGE_ROWS, Mode::Copy).map(drop),
         }
     }
 }
 
 /// What each kind asks and is answered.
-fn bytes(worker: &mut Worker) -> Result<[(usize, usize); Kind::ALL.len()]> {
+fn bytes(worker: &mut Worker) -> Result<[(usize, usize); Operation::ALL.len()]> {
     let table = worker.table().info().id;
     let row_bytes = RowBuilder::new(worker.table().layout().clone()).encode(&row(0, &[0; VALUE_BYTES]))?.len();
     let long = |request: &Request<'_>| appended(request);
@@ -112,7 +112,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<Vec<
     if own != TCP {
         transports.push(Transport::start(&tcp, TCP)?);
     }
-    let (kinds, rounds, mut done) = (Kind::ALL.len(), setting.rounds(), 0);
+    let (kinds, rounds, mut done) = (Operation::ALL.len(), setting.rounds(), 0);
     let sides = transports.len() * kinds * 2;
     let samples = alternate(sides, rounds, |side, _| -> Result<f64> {
         done += 1;
@@ -123,7 +123,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<Vec<
         let mut at = start;
         while elapsed_ns(start) < setting.slice_ns() {
             if side % 2 == 0 {
-                transport.request(Kind::ALL[kind])?;
+                transport.request(Operation::ALL[kind])?;
             } else {
                 transport.echo.exchange(asks, gets)?;
             }
@@ -134,7 +134,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<Vec<
         Ok(quantile(&times, 0.5))
     })?;
     for (side, values) in samples.into_iter().enumerate() {
-        let (transport, kind) = (&transports[side / (2 * kinds)], Kind::ALL[side / 2 % kinds]);
+        let (transport, kind) = (&transports[side / (2 * kinds)], Operation::ALL[side / 2 % kinds]);
         let series = if side % 2 == 0 { kind.series(transport.name) } else { kind.echo_series(transport.name) };
         figure.record(series, 0, values);
     }
@@ -145,7 +145,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<Vec<
 pub(super) fn table(figure: &Figure, transports: &[Transport]) -> Table {
     let mut rows = Vec::new();
     for transport in transports {
-        for (kind, (asks, gets)) in Kind::ALL.into_iter().zip(transport.bytes) {
+        for (kind, (asks, gets)) in Operation::ALL.into_iter().zip(transport.bytes) {
             let (whole, echo) = (kind.series(transport.name), kind.echo_series(transport.name));
             let micro = |series: &str| format!("{:.1}", figure.spread_of(series).median / 1e3);
             let share = Ratio::paired(figure.values_of(&echo), figure.values_of(&whole));

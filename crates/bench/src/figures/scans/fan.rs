@@ -23,7 +23,7 @@ use std::{
 };
 
 /// A server whose clients scan by one mode.
-struct Side {
+struct ScanServer {
     mode: Mode,
     served: Served,
     workers: Vec<Worker>,
@@ -45,7 +45,7 @@ struct Stretch {
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("scans: tables");
-    let mut sides = ALL.map(|mode| Side::start(setting, mode)).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut sides = ALL.map(|mode| ScanServer::start(setting, mode)).into_iter().collect::<Result<Vec<_>>>()?;
     let mut first = None;
     for (at, clients) in COUNTS.into_iter().enumerate() {
         for side in &mut sides {
@@ -67,13 +67,13 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     Ok(())
 }
 
-impl Side {
-    fn start(setting: &Setting<'_>, mode: Mode) -> Result<Side> {
+impl ScanServer {
+    fn start(setting: &Setting<'_>, mode: Mode) -> Result<ScanServer> {
         let served = Served::start(setting.over, Kept::Memory, Path::new(""), false)?;
         let mut loader = Worker::new(&served, ROWS, 1)?;
         loader.fill(|number| scattered(number, ROWS))?;
         let resident = resident(served.pid())?;
-        Ok(Side { mode, served, workers: Vec::new(), _loader: loader, resident })
+        Ok(ScanServer { mode, served, workers: Vec::new(), _loader: loader, resident })
     }
 
     /// As many clients as that, each of which has read the table once; every one of every mode reads the same.

@@ -5,7 +5,7 @@ use super::{
     keeper::{Keeper, Order, tree_ns},
     pair::{Ends, side_name},
     program::Family,
-    table::{Series, Side},
+    table::{Series, SideRounds},
 };
 use crate::{
     figures::{Setting, messages::play::Stretch},
@@ -23,7 +23,7 @@ use std::{
 /// A kind of server and its clients.
 pub(super) trait Installed {
     /// What a client does once, of this side's server, with `work` of it to do: how often it did it, and how long that took.
-    fn once(&self, keeper: &mut Keeper, work: &Work, side: &Way) -> Result<(u64, u64)>;
+    fn once(&self, keeper: &mut Keeper, work: &Work, side: &Stack) -> Result<(u64, u64)>;
 }
 
 /// What the clients are told to do.
@@ -38,7 +38,7 @@ pub(super) struct Work {
 
 /// One of the four sides.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct Stack {
     pub(super) family: Family,
     pub(super) server: Server,
     /// What its client runs with.
@@ -72,13 +72,18 @@ pub(super) fn copied(keeper: &Keeper, library: &Path) -> Result<PathBuf> {
 }
 
 /// The four sides of two servers.
-pub(super) fn ways(servers: &[Server; 2], library: &Path, folder: &Path, user: Option<(u32, u32)>) -> Result<Vec<Way>> {
+pub(super) fn ways(
+    servers: &[Server; 2],
+    library: &Path,
+    folder: &Path,
+    user: Option<(u32, u32)>,
+) -> Result<Vec<Stack>> {
     let mut all = Vec::new();
     for family in [Family::Tcp, Family::Unix] {
         for server in servers {
             let report = folder.join(format!("report-{}", side_name(family, server.library)));
             let environment = if server.library { environment(library, &report, user)? } else { Vec::new() };
-            all.push(Way { family, server: server.clone(), environment, report });
+            all.push(Stack { family, server: server.clone(), environment, report });
         }
     }
     Ok(all)
@@ -90,7 +95,7 @@ pub(super) fn measure(
     keeper: &mut Keeper,
     kind: &dyn Installed,
     mut work: Work,
-    ways: &[Way],
+    ways: &[Stack],
 ) -> Result<Series> {
     let slice_ns: u64 = if setting.quick { 250_000_000 } else { 1_000_000_000 };
     let rounds = setting.rounds();
@@ -109,15 +114,15 @@ pub(super) fn measure(
         setting.progress.part(&format!("sockets, {}", work.name), done, rounds * ways.len());
         stretch(keeper, kind, &work, &ways[side])
     })?;
-    let side = |(way, stretches): (&Way, _)| -> Result<Side> {
+    let side = |(way, stretches): (&Stack, _)| -> Result<SideRounds> {
         let ends = if way.server.library { Some(Ends::of(&fs::read_to_string(&way.report)?)) } else { None };
-        Ok(Side { name: side_name(way.family, way.server.library), stretches, ends })
+        Ok(SideRounds { name: side_name(way.family, way.server.library), stretches, ends })
     };
     let sides = ways.iter().zip(samples).map(side).collect::<Result<_>>()?;
     Ok(Series { name: work.name.to_owned(), sides })
 }
 
-fn stretch(keeper: &mut Keeper, kind: &dyn Installed, work: &Work, way: &Way) -> Result<Stretch> {
+fn stretch(keeper: &mut Keeper, kind: &dyn Installed, work: &Work, way: &Stack) -> Result<Stretch> {
     // The keeper is the client's parent and the server's: both are in its tree.
     let before = tree_ns(keeper.process());
     let (round_trips, wall_ns) = kind.once(keeper, work, way).with_context(|| work.name)?;
@@ -125,7 +130,7 @@ fn stretch(keeper: &mut Keeper, kind: &dyn Installed, work: &Work, way: &Way) ->
 }
 
 /// An order for a client of this side.
-pub(super) fn client(program: &Path, arguments: Vec<String>, way: &Way, user: Option<(u32, u32)>) -> Order {
+pub(super) fn client(program: &Path, arguments: Vec<String>, way: &Stack, user: Option<(u32, u32)>) -> Order {
     Order { program: program.into(), arguments, environment: way.environment.clone(), user, stays: None }
 }
 

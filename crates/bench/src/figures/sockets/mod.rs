@@ -24,7 +24,7 @@ use program::{Family, Job, STREAM_BYTES};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::{ffi::OsString, path::Path};
-use table::{Series, Side};
+use table::{Series, SideRounds};
 
 /// The role of this figure's own programs.
 pub(super) const ROLE: &str = "figure-sockets";
@@ -128,7 +128,7 @@ fn alternately(setting: &Setting<'_>, name: String, mut bare: Vec<Match>, mut pa
     for pair in pairs {
         ends.push(Some(pair.end()?));
     }
-    let side = |((name, stretches), ends)| Side { name, stretches, ends };
+    let side = |((name, stretches), ends)| SideRounds { name, stretches, ends };
     Ok(Series { name, sides: names.into_iter().zip(samples).zip(ends).map(side).collect() })
 }
 

@@ -1,7 +1,7 @@
 //! pgbench, and psql with what pgbench would have sent, against PostgreSQL.
 
 use super::{
-    installed::{self, Installed, Server, Way, Work, client, found, free_port},
+    installed::{self, Installed, Server, Stack, Work, client, found, free_port},
     keeper::{Keeper, Order},
     program::Family,
     table::Series,
@@ -99,7 +99,7 @@ impl PostgreSql {
     }
 
     /// What pgbench sends in so many transactions, as the server logs it.
-    fn record(&self, keeper: &mut Keeper, way: &Way, transactions: u64) -> Result<PathBuf> {
+    fn record(&self, keeper: &mut Keeper, way: &Stack, transactions: u64) -> Result<PathBuf> {
         let count = transactions.to_string();
         let mut order = client(&self.programs.join("pgbench"), place(way), way, self.user);
         order.environment.push(("PGOPTIONS".into(), "-c log_statement=all".into()));
@@ -115,7 +115,7 @@ impl PostgreSql {
 }
 
 impl Installed for PostgreSql {
-    fn once(&self, keeper: &mut Keeper, work: &Work, way: &Way) -> Result<(u64, u64)> {
+    fn once(&self, keeper: &mut Keeper, work: &Work, way: &Stack) -> Result<(u64, u64)> {
         let count = (work.count / clients(&work.arguments)).max(1).to_string();
         let mut arguments = ["-n", "-t", &count].map(str::to_owned).to_vec();
         arguments.extend(work.arguments.iter().map(|word| (*word).to_owned()));
@@ -128,7 +128,7 @@ impl Installed for PostgreSql {
 
 impl Installed for Replay<'_> {
     /// Connecting, ending and starting psql count.
-    fn once(&self, keeper: &mut Keeper, _work: &Work, way: &Way) -> Result<(u64, u64)> {
+    fn once(&self, keeper: &mut Keeper, _work: &Work, way: &Stack) -> Result<(u64, u64)> {
         let script = self.script.display().to_string();
         let mut arguments =
             ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", "-f", &script].map(str::to_owned).to_vec();
@@ -146,7 +146,7 @@ fn clients(arguments: &[&str]) -> u64 {
 }
 
 /// Where a client finds the server.
-fn place(way: &Way) -> Vec<String> {
+fn place(way: &Stack) -> Vec<String> {
     let host = match way.family {
         Family::Tcp => "127.0.0.1".to_owned(),
         Family::Unix => way.server.folder.display().to_string(),

@@ -1,7 +1,7 @@
 //! redis-benchmark against redis-server.
 
 use super::{
-    installed::{self, Installed, Server, Way, Work, client, found, free_port},
+    installed::{self, Installed, Server, Stack, Work, client, found, free_port},
     keeper::{Keeper, Order},
     program::Family,
     table::Series,
@@ -56,7 +56,7 @@ fn serve(keeper: &mut Keeper, server: &Path, cli: &Path, library: Option<&Path>)
 }
 
 impl Installed for Redis {
-    fn once(&self, keeper: &mut Keeper, work: &Work, way: &Way) -> Result<(u64, u64)> {
+    fn once(&self, keeper: &mut Keeper, work: &Work, way: &Stack) -> Result<(u64, u64)> {
         let mut arguments = match way.family {
             Family::Tcp => vec!["-h".into(), "127.0.0.1".into(), "-p".into(), way.server.port.to_string()],
             Family::Unix => vec!["-s".into(), way.server.folder.join("socket").display().to_string()],

@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 /// Sides that alternated.
 pub(super) struct Series {
     pub(super) name: String,
-    pub(super) sides: Vec<Side>,
+    pub(super) sides: Vec<SideRounds>,
 }
 
 /// A side's rounds, and where its connections went.
-pub(super) struct Side {
+pub(super) struct SideRounds {
     pub(super) name: String,
     pub(super) stretches: Vec<Stretch>,
     pub(super) ends: Option<Ends>,
 }
 
-impl Side {
+impl SideRounds {
     fn per_s(&self) -> Vec<f64> {
         self.stretches.iter().map(Stretch::per_s).collect()
     }
@@ -49,7 +49,7 @@ impl Series {
     pub(super) fn table(&self) -> Table {
         let plain: Vec<&str> = self.sides.iter().map(|side| &side.name[..]).filter(|name| !is_library(name)).collect();
         let head = ["", "thousand/s", "quartiles", "CPU µs each", "ends in rings"].map(str::to_owned);
-        let row = |side: &Side| {
+        let row = |side: &SideRounds| {
             let spread = Spread::of(&side.per_s());
             let over =
                 |other: &&str| self.ratio(&side.name, other).map_or("–".into(), |r| format!("{:.2}", r.median));
@@ -72,7 +72,7 @@ impl Series {
 
     /// For programs.
     pub(super) fn data(&self) -> Value {
-        let side = |side: &Side| {
+        let side = |side: &SideRounds| {
             let spread = Spread::of(&side.per_s());
             let (rings, all) = side.ends.as_ref().map_or((0, 0), |ends| (ends.in_rings, ends.all));
             json!({"side": side.name, "per_s": spread.median, "spread": spread, "cpu_ns_each": side.cpu_each(),

@@ -67,22 +67,22 @@ pub fn run(args: &CheckVolume) -> Result<()> {
 }
 
 /// What a CHECK found.
-struct Found {
+struct CheckOutcome {
     wrong: u64,
     error: Option<DeviceError>,
 }
 
-fn look(device: &mut Volume, at: u64, length: u64, mend: bool) -> Result<Found> {
+fn look(device: &mut Volume, at: u64, length: u64, mend: bool) -> Result<CheckOutcome> {
     let (work, result) = complete(device, &SystemClock, Work::Check { at, length, mend, wrong: 0 }, PATIENCE);
     let wrong = if let Some(Work::Check { wrong, .. }) = work { wrong } else { 0 };
     match result {
-        Ok(()) => Ok(Found { wrong, error: None }),
-        Err(error @ (DeviceError::Corrupt | DeviceError::Failed)) => Ok(Found { wrong, error: Some(error) }),
+        Ok(()) => Ok(CheckOutcome { wrong, error: None }),
+        Err(error @ (DeviceError::Corrupt | DeviceError::Failed)) => Ok(CheckOutcome { wrong, error: Some(error) }),
         Err(error) => Err(error.into()),
     }
 }
 
-impl Found {
+impl CheckOutcome {
     fn is_right(&self) -> bool {
         self.wrong == 0 && self.error.is_none()
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use memory::{Files, MemoryDisk};
 use overside_bwtree::Stamps;
-use overside_disk::{Completion, Disk, Entry, FileId, Open, Request, Way};
+use overside_disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 use overside_log::{self as log, Claim, Directory, Mode};
 use overside_service::Hold;
 use overside_service::explored::Watcher;
@@ -105,8 +105,8 @@ impl Disk for Queued {
     fn path(&self) -> &Path {
         Path::new("memory")
     }
-    fn way(&self) -> Way {
-        Way { uring: true, direct: true }
+    fn way(&self) -> IoPath {
+        IoPath { uring: true, direct: true }
     }
     fn list(&mut self, folder: &str) -> io::Result<Vec<Entry>> {
         self.queue.lock().disk.list(folder)

@@ -24,11 +24,11 @@ pub(super) struct Requests {
     writing: usize,
     mending: bool,
     /// Writes that wait for one that mends its edges, or are one.
-    held: VecDeque<Held>,
+    held: VecDeque<PendingWork>,
 }
 
 #[derive(Debug)]
-enum Held {
+enum PendingWork {
     Whole(u64, Work),
     Edged(u64, Edged),
 }
@@ -144,9 +144,9 @@ impl Requests {
             at.is_multiple_of(self.geometry.unit_bytes) && u64::from(there).is_multiple_of(self.geometry.unit_bytes);
         let length = there as usize;
         let held = if whole {
-            Held::Whole(unique, Work::Write { at, from: Bytes::prefix(from, length), fua: durable })
+            PendingWork::Whole(unique, Work::Write { at, from: Bytes::prefix(from, length), fua: durable })
         } else {
-            Held::Edged(unique, Edged { at, length, from, durable })
+            PendingWork::Edged(unique, Edged { at, length, from, durable })
         };
         self.enter(held, room)
     }
@@ -166,25 +166,25 @@ impl Requests {
             ZERO_RANGE if within && whole => Work::Zero { at, length },
             _ => return Next::Answer(unique, Err(Errno::OPNOTSUPP)),
         };
-        self.enter(Held::Whole(unique, work), room)
+        self.enter(PendingWork::Whole(unique, work), room)
     }
 
     pub(super) fn sync(&self, unique: u64) -> Next {
         Next::Ask(Work::Flush, Route { unique, step: Step::Synced })
     }
 
-    fn enter(&mut self, held: Held, room: &mut Room) -> Next {
+    fn enter(&mut self, held: PendingWork, room: &mut Room) -> Next {
         self.held.push_back(held);
         if self.held.len() == 1 { self.go_on(room).unwrap_or(Next::Wait) } else { Next::Wait }
     }
 
     /// The next write that waited and need not any more.
     pub(super) fn go_on(&mut self, room: &mut Room) -> Option<Next> {
-        if self.mending || (self.writing > 0 && matches!(self.held.front(), Some(Held::Edged(..)))) {
+        if self.mending || (self.writing > 0 && matches!(self.held.front(), Some(PendingWork::Edged(..)))) {
             return None;
         }
         match self.held.pop_front()? {
-            Held::Whole(unique, work) => {
+            PendingWork::Whole(unique, work) => {
                 self.writing += 1;
                 let step = match &work {
                     Work::Write { from, .. } => Step::Written { bytes: from.len() as u32, mends: false },
@@ -192,7 +192,7 @@ impl Requests {
                 };
                 Some(Next::Ask(work, Route { unique, step }))
             }
-            Held::Edged(unique, edged) => {
+            PendingWork::Edged(unique, edged) => {
                 let units = self.units(edged.at, edged.length as u64);
                 let length = (units.end - units.start) as usize;
                 let Some(into) = room.take(length) else {

@@ -21,8 +21,8 @@
 mod connection;
 mod hostile;
 mod negotiation;
-mod place;
 mod server;
+mod socket_file;
 mod wire;
 
 use std::fmt;

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::connection::{Broken, Connection, Reply};
 use super::negotiation::Offers;
-use super::place::Place;
+use super::socket_file::SocketFile;
 use super::wire::Refusal;
 use super::{Exports, NbdError, NbdOptions, NotOpened};
 use crate::fronts::room::Room;
@@ -23,7 +23,7 @@ use crate::fronts::routed::{Ended, Routed, give_back};
 
 /// Where clients find a server. Nobody answers them before there is one.
 #[derive(Debug)]
-pub struct NbdSocket(Place);
+pub struct NbdSocket(SocketFile);
 
 impl NbdSocket {
     /// Listens at `path`, where a dead server's socket is replaced. Only this user may connect.
@@ -31,14 +31,14 @@ impl NbdSocket {
     /// # Errors
     /// Somebody else listens there, or something is in the way.
     pub fn bind(path: &Path) -> Result<NbdSocket, NbdError> {
-        Place::open(path).map(NbdSocket).map_err(|source| NbdError::Path { path: PathBuf::from(path), source })
+        SocketFile::open(path).map(NbdSocket).map_err(|source| NbdError::Path { path: PathBuf::from(path), source })
     }
 }
 
 /// Serves exports over NBD on a Unix socket.
 #[derive(Debug)]
 pub struct NbdServer {
-    place: Place,
+    place: SocketFile,
     clock: Arc<dyn Clock>,
     options: NbdOptions,
     epoll: OwnedFd,

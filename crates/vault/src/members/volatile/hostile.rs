@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use overside_verbs::SystemClock;
 use overside_volume::{Device, MemoryDevice, SECTOR_BYTES, Work, complete};
 
-use super::log::{BLOCK, Kind, Record};
+use super::log::{BLOCK, Record, RecordKind};
 use super::{PATIENCE, Volatile, buffer};
 
 /// Side files.
@@ -18,10 +18,10 @@ pub fn seeds_unflushed() -> Vec<Vec<u8>> {
         record.write(&mut bytes);
         bytes
     };
-    let begins = record(4, Kind::Settled, 0, 0, 0);
-    let first = record(5, Kind::Unflushed, 1024, 1536, 7);
-    let again = record(6, Kind::Unflushed, 1536, 512, 8);
-    let settled = record(7, Kind::Settled, 1024, 512, 0);
+    let begins = record(4, RecordKind::Settled, 0, 0, 0);
+    let first = record(5, RecordKind::Unflushed, 1024, 1536, 7);
+    let again = record(6, RecordKind::Unflushed, 1536, 512, 8);
+    let settled = record(7, RecordKind::Settled, 1024, 512, 0);
     vec![[&begins[..], &first, &again].concat(), [begins, first, settled].concat(), again]
 }
 

@@ -14,14 +14,14 @@ pub(super) struct Record {
     pub(super) epoch: u64,
     /// Of a write, its number.
     pub(super) number: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordKind,
     /// First byte on the device.
     pub(super) at: u64,
     pub(super) length: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// A write that is only here.
     Unflushed,
     /// Writes of the range up to the number are on stable storage, or were replaced there. Of no length: of all ranges.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 impl Record {
     /// Bytes of the record with its payload.
     pub(super) fn room(&self) -> u64 {
-        let payload = if self.kind == Kind::Unflushed { self.length } else { 0 };
+        let payload = if self.kind == RecordKind::Unflushed { self.length } else { 0 };
         BLOCK as u64 + payload.next_multiple_of(BLOCK as u64)
     }
 
@@ -39,8 +39,8 @@ impl Record {
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..BLOCK].fill(0);
         let kind = match self.kind {
-            Kind::Unflushed => 1u32,
-            Kind::Settled => 2,
+            RecordKind::Unflushed => 1u32,
+            RecordKind::Settled => 2,
         };
         into[..8].copy_from_slice(MAGIC);
         into[8..16].copy_from_slice(&self.epoch.to_le_bytes());
@@ -57,13 +57,14 @@ impl Record {
         let block: &[u8; BLOCK] = block.try_into().ok()?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| block[at + i]));
         let kind = match block[24..28] {
-            [1, 0, 0, 0] => Kind::Unflushed,
-            [2, 0, 0, 0] => Kind::Settled,
+            [1, 0, 0, 0] => RecordKind::Unflushed,
+            [2, 0, 0, 0] => RecordKind::Settled,
             _ => return None,
         };
         let record = Record { epoch: word(8), number: word(16), kind, at: word(32), length: word(40) };
         let within = record.at.checked_add(record.length).is_some_and(|end| end <= device_bytes);
-        let whole = (record.at | record.length).is_multiple_of(512) && (kind == Kind::Settled || record.length > 0);
+        let whole =
+            (record.at | record.length).is_multiple_of(512) && (kind == RecordKind::Settled || record.length > 0);
         // What counts up must have room for that.
         let counts = record.epoch.max(record.number) < 1 << 63;
         (&block[..8] == MAGIC && within && whole && counts).then_some(record)
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
-        let record = Record { epoch: 3, number: 9, kind: Kind::Unflushed, at: 1024, length: 512 };
+        let record = Record { epoch: 3, number: 9, kind: RecordKind::Unflushed, at: 1024, length: 512 };
         let mut bytes = vec![0; record.room() as usize];
         bytes[BLOCK..BLOCK + 512].fill(7);
         record.write(&mut bytes);

@@ -18,7 +18,7 @@ use overside_verbs::{Clock, VerbsError};
 use overside_volume::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work, complete};
 
 use crate::server::lock;
-use log::{BLOCK, Kind, Record};
+use log::{BLOCK, Record, RecordKind};
 
 /// A device whose writes are in its cache alone until a FLUSH or FUA. [`lose_power`](Self::lose_power) leaves of
 /// each sector in the cache any of what it was given, or none.
@@ -27,7 +27,7 @@ use log::{BLOCK, Kind, Record};
 #[derive(Debug)]
 pub struct Volatile {
     base: Box<dyn Device>,
-    side: Option<Side>,
+    side: Option<VolatileSide>,
     geometry: Geometry,
     handle: VolatileHandle,
     watch: Option<Watch>,
@@ -77,7 +77,7 @@ pub struct Chance(u64);
 type Sector = Arc<[u8; SECTOR_BYTES as usize]>;
 
 #[derive(Debug)]
-struct Side {
+struct VolatileSide {
     device: Box<dyn Device>,
     epoch: u64,
     /// Where the next record goes.
@@ -133,7 +133,7 @@ impl Volatile {
         let mut side = side;
         let epoch = this.replay(&mut *side, clock)?;
         let lost = this.lose_power(&mut Chance::of(seed ^ epoch.rotate_left(32)), clock)?;
-        let mut side = Side {
+        let mut side = VolatileSide {
             device: side,
             epoch,
             end: 0,
@@ -151,7 +151,7 @@ impl Volatile {
         Ok((this, lost))
     }
 
-    fn with(base: Box<dyn Device>, side: Option<Side>) -> Result<Volatile, VerbsError> {
+    fn with(base: Box<dyn Device>, side: Option<VolatileSide>) -> Result<Volatile, VerbsError> {
         let geometry = base.geometry();
         Ok(Volatile {
             watch: watch(&*base, None)?,
@@ -269,8 +269,8 @@ impl Volatile {
                 break;
             }
             match record.kind {
-                Kind::Unflushed => self.keep(record.number, record.at, &whole[BLOCK..][..record.length as usize]),
-                Kind::Settled => self.settle(record.at, record.length, record.number),
+                RecordKind::Unflushed => self.keep(record.number, record.at, &whole[BLOCK..][..record.length as usize]),
+                RecordKind::Settled => self.settle(record.at, record.length, record.number),
             }
             epoch = Some(record.epoch);
             self.next = self.next.max(record.number + 1);
@@ -342,7 +342,8 @@ impl Volatile {
     /// A WRITE into the cache.
     fn cache(&mut self, request: Request) {
         let Work::Write { at, from, .. } = &request.work else { return };
-        let room = Record { epoch: 0, number: 0, kind: Kind::Unflushed, at: *at, length: from.len() as u64 }.room();
+        let room =
+            Record { epoch: 0, number: 0, kind: RecordKind::Unflushed, at: *at, length: from.len() as u64 }.room();
         // A flush's own record has room behind it.
         let is_full = self.cached_bytes + from.len() as u64 > CACHE_BYTES
             || self.side.as_ref().is_some_and(|side| side.end + room + 2 * BLOCK as u64 > side.device.geometry().bytes);
@@ -363,7 +364,7 @@ impl Volatile {
         }
         drop(stops_after);
         let Some(side) = &mut self.side else { return self.done.push(request.ended(Ok(()))) };
-        let record = Record { epoch: side.epoch, number, kind: Kind::Unflushed, at, length: from.len() as u64 };
+        let record = Record { epoch: side.epoch, number, kind: RecordKind::Unflushed, at, length: from.len() as u64 };
         match side.append(&record, &from, Some(number)) {
             Ok(()) => _ = self.recorded.insert(number, request),
             Err(error) => self.done.push(request.ended(Err(error))),
@@ -435,7 +436,7 @@ impl Volatile {
         let recorded = if self.cached.is_empty() {
             side.begin_again(upto)
         } else {
-            let record = Record { epoch: side.epoch, number: upto, kind: Kind::Settled, at, length };
+            let record = Record { epoch: side.epoch, number: upto, kind: RecordKind::Settled, at, length };
             side.append(&record, &[], None)
         };
         if recorded.is_err() {
@@ -500,11 +501,11 @@ impl Volatile {
     }
 }
 
-impl Side {
+impl VolatileSide {
     /// From its beginning again: all that it has is stable.
     fn begin_again(&mut self, upto: u64) -> Result<(), DeviceError> {
         (self.epoch, self.end) = (self.epoch + 1, 0);
-        let record = Record { epoch: self.epoch, number: upto, kind: Kind::Settled, at: 0, length: 0 };
+        let record = Record { epoch: self.epoch, number: upto, kind: RecordKind::Settled, at: 0, length: 0 };
         self.append(&record, &[], None)
     }
 

@@ -6,13 +6,13 @@ use rustix::fs::statfs;
 use std::path::{Path, PathBuf};
 
 /// A folder beside the current one, or where it is asked for, that somebody else clears away whatever becomes of this process.
-pub(super) struct Place {
+pub(super) struct DataFolder {
     keeper: Keeper,
 }
 
-impl Place {
-    pub(super) fn new(dir: Option<&Path>) -> Result<Place> {
-        Ok(Place { keeper: Keeper::start_in(&parent(dir)?)? })
+impl DataFolder {
+    pub(super) fn new(dir: Option<&Path>) -> Result<DataFolder> {
+        Ok(DataFolder { keeper: Keeper::start_in(&parent(dir)?)? })
     }
 
     pub(super) fn folder(&self) -> &Path {

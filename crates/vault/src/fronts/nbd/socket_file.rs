@@ -13,19 +13,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A socket under a name, which goes with it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SocketFile {
     socket: OwnedFd,
     path: PathBuf,
     /// Which file it was when it was made: device and inode.
     file: (u64, u64),
 }
 
-impl Place {
+impl SocketFile {
     /// Listens at `path`. A socket that nobody listens on is replaced; anything else there stays.
     ///
     /// # Errors
     /// The text says what is in the way.
-    pub(super) fn open(path: &Path) -> io::Result<Place> {
+    pub(super) fn open(path: &Path) -> io::Result<SocketFile> {
         let address = SocketAddrUnix::new(path).map_err(|errno| match errno {
             Errno::NAMETOOLONG => io::Error::other("the path is too long for a socket; use a shorter one"),
             errno => errno.into(),
@@ -47,7 +47,7 @@ impl Place {
         }
         rustix::net::listen(&socket, BACKLOG)?;
         let found = fs::symlink_metadata(path)?;
-        Ok(Place { socket, path: path.to_owned(), file: (found.dev(), found.ino()) })
+        Ok(SocketFile { socket, path: path.to_owned(), file: (found.dev(), found.ino()) })
     }
 
     /// A connection, if one waits.
@@ -72,13 +72,13 @@ fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
-impl AsFd for Place {
+impl AsFd for SocketFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file);
         if ours {
@@ -99,9 +99,9 @@ mod tests {
     fn only_the_owner_may_open_it_and_it_goes_with_the_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let place = Place::open(&path).unwrap();
+        let place = SocketFile::open(&path).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let second = Place::open(&path).unwrap_err();
+        let second = SocketFile::open(&path).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse, "{second}");
         assert!(path.exists(), "who was refused takes nothing away");
         drop(place);
@@ -114,13 +114,13 @@ mod tests {
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "left behind, as by a killed server");
-        let place = Place::open(&path).unwrap();
+        let place = SocketFile::open(&path).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
-        assert_eq!(Place::open(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(SocketFile::open(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         drop(place);
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine", "another file under the name stays");
         let long = folder.path().join("s".repeat(120));
-        assert!(Place::open(&long).unwrap_err().to_string().contains("shorter"));
+        assert!(SocketFile::open(&long).unwrap_err().to_string().contains("shorter"));
     }
 }
