@@ -119,22 +119,7 @@ pub fn run(options: &Options) -> Result<Figures> {
         name => vec![name],
     };
     let over = over(options)?;
-    ensure!(
-        options.only.is_none() || names.iter().any(|name| ["messages", "sockets"].contains(name)),
-        "--only chooses among the series of messages and sockets; {} has no use for it",
-        options.figure
-    );
-    ensure!(
-        options.seed == 0 || names.contains(&"regret"),
-        "--seed chooses the shapes of regret; {} has no use for it",
-        options.figure
-    );
-    if names.contains(&"durability") {
-        // Refused now rather than after all the others have been measured.
-        durability::folder::parent(options.dir.as_deref())?;
-    } else {
-        ensure!(options.dir.is_none(), "--dir is where durability has its data; {} has none", options.figure);
-    }
+    fits(options, &names)?;
     let report = options.report.clone().unwrap_or_else(|| default_report(&options.figure));
     report::writable(&report)?;
     ensure!(
@@ -183,6 +168,27 @@ pub fn run(options: &Options) -> Result<Figures> {
     }
     ensure!(failed.is_empty(), "not measured: {}; what went wrong is above", failed.join(", "));
     Ok(figures)
+}
+
+/// Whether the figures have a use for what was chosen.
+fn fits(options: &Options, names: &[&str]) -> Result<()> {
+    ensure!(
+        options.only.is_none() || names.iter().any(|name| ["messages", "sockets"].contains(name)),
+        "--only chooses among the series of messages and sockets; {} has no use for it",
+        options.figure
+    );
+    ensure!(
+        options.seed == 0 || names.contains(&"regret"),
+        "--seed chooses the shapes of regret; {} has no use for it",
+        options.figure
+    );
+    if names.contains(&"durability") {
+        // Refused now rather than after all the others have been measured.
+        durability::folder::parent(options.dir.as_deref())?;
+    } else {
+        ensure!(options.dir.is_none(), "--dir is where durability has its data; {} has none", options.figure);
+    }
+    Ok(())
 }
 
 /// Measures one after the other; each is kept at once. What the others took, and take yet, is not lost with one that fails.
