@@ -22,6 +22,7 @@ use crate::policy::DESCRIPTORS;
 /// It is this library's from now on, under its number; none for one that cannot be known again.
 pub(crate) fn keep(fd: OwnedFd) -> Option<c_int> {
     let place = KNOWN.get(fd.as_raw_fd() as usize)?;
+    mark(fd.as_fd());
     place.store(identity(fd.as_fd())?, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     Some(fd.into_raw_fd())
@@ -93,14 +94,28 @@ fn forget(fd: c_int) {
     }
 }
 
-/// What tells it from others: the inode, or of an eventfd, whose inode all have, the number that the kernel gave it.
+/// What tells it from others: the inode, or of an eventfd, whose inode all have, the mark. Programs change their sets of epoll with each
+/// message, so this must be cheap: what /proc tells of an eventfd takes longer than a message.
 fn identity(fd: BorrowedFd<'_>) -> Option<u64> {
+    if fcntl(fd, F_GETSIG, 0) == Some(MARK) {
+        return Some(EVENTFD);
+    }
     let stat = rustix::fs::fstat(fd).ok()?;
-    let (kind, number) = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Unknown => (EVENTFD, number_of_eventfd(fd)?),
-        _ => (INODE, stat.st_ino),
-    };
-    Some(number << KIND_BITS | kind)
+    (FileType::from_raw_mode(stat.st_mode) != FileType::Unknown).then_some(stat.st_ino << KIND_BITS | INODE)
+}
+
+/// An eventfd is marked by the signal that it would send if it could tell of readiness so, which no eventfd can. Whoever else has it
+/// open, another process of this library, sees the same mark.
+fn mark(fd: BorrowedFd<'_>) {
+    if is_eventfd(fd) {
+        fcntl(fd, F_SETSIG, MARK);
+    }
+}
+
+fn fcntl(fd: BorrowedFd<'_>, what: c_int, value: c_int) -> Option<c_int> {
+    // SAFETY: [preload-real] numbers alone; the kernel's call, past all hooks.
+    let result = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), what, value) };
+    c_int::try_from(result).ok().filter(|result| *result >= 0)
 }
 
 /// Whether it is an eventfd: a peer could pass anything, and a write to it could wait, or do harm.
@@ -138,6 +153,11 @@ const OFFERS: u64 = 64;
 static KNOWN: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 const KIND_BITS: u32 = 2;
+/// `F_SETSIG` and `F_GETSIG` of Linux.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+/// A real-time signal that no library takes for its own.
+const MARK: c_int = 61;
 const INODE: u64 = 1;
 const EVENTFD: u64 = 2;
 
@@ -153,7 +173,14 @@ mod tests {
     #[test]
     fn what_took_the_place_of_ours_is_not_closed() {
         let socket = || OwnedFd::from(std::os::unix::net::UnixDatagram::unbound().unwrap());
-        for (ours, other) in [(eventfd(), eventfd()), (socket(), socket()), (eventfd(), socket())] {
+        let epoll = || rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        for (ours, other) in [
+            (eventfd(), eventfd()),
+            (socket(), socket()),
+            (eventfd(), socket()),
+            (eventfd(), epoll()),
+            (socket(), epoll()),
+        ] {
             let fd = keep(ours).unwrap();
             assert!(is(fd));
             // The program's, past all hooks. SAFETY: descriptors of ours.
@@ -161,11 +188,12 @@ mod tests {
             assert!(!is(fd));
             close(fd);
             assert!(rustix::fs::fstat(borrowed(fd)).is_ok(), "it is still open");
-            // SAFETY: made above.
-            let back = keep(unsafe { OwnedFd::from_raw_fd(fd) }).unwrap();
+            // SAFETY: made above. A set of epoll is nothing of ours ever.
+            let Some(back) = keep(unsafe { OwnedFd::from_raw_fd(fd) }) else { continue };
             close(back);
             assert!(!is(back));
         }
+        assert!(keep(epoll()).is_none());
     }
 
     #[test]
