@@ -16,8 +16,9 @@ use std::path::PathBuf;
 pub use index::{Index, IndexCommand, OneIndex};
 pub use over::Over;
 pub use volume::{
-    Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, HomeDir, RecordTrace, RepairVolume, ReplayTrace,
-    ServeVolumes, Trace, TraceCommand, Volume, VolumeCommand, VolumeKey, VolumeStatus,
+    AnyVolume, Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, Detach, HomeDir, MemberKeys,
+    OneVolume, RecordTrace, RepairVolume, ReplaceMember, ReplayTrace, ResizeVolume, ServeVolumes, Trace, TraceCommand,
+    Volume, VolumeCommand, VolumeStatus,
 };
 
 /// Tables in memory, scanned in bulk by other processes.

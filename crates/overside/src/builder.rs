@@ -10,11 +10,11 @@ use overside_service::{Listening, ServiceOptions};
 use overside_table::client::{Client, ClientOptions};
 use overside_table::server::{ListenerConfig, Recovered, Server, ServerOptions};
 use overside_transfer::{Buffers, Channel, Error as TransferError, Listener, Options, Scatter};
-use overside_vault::server::{Node, Served, status};
+use overside_vault::server::{Node, Served, change, status};
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, NEEDS_KEY};
 use overside_volume::client::{Link, LinkOptions, Volume};
-use overside_volume::wire::Report;
+use overside_volume::wire::{Alteration, Report};
 
 use crate::{Address, AddressError, Error, Network, Prices, Transport};
 
@@ -228,6 +228,23 @@ impl Builder {
         let address = self.only_address()?;
         self.check(std::slice::from_ref(&address), false)?;
         Ok(status(address.provider(&self.network)?, address.name(), volume, within)?)
+    }
+
+    /// Changes a volume of the node there that nobody uses, with its key where it has one; what was done, in a line.
+    ///
+    /// # Errors
+    /// A field that cannot be, by its name; when nobody answers there in time, or the node refuses, and why.
+    pub fn node_change(
+        self,
+        volume: &str,
+        what: Alteration,
+        key: Option<&Key>,
+        within: Duration,
+    ) -> Result<String, Error> {
+        self.refuse_fields_of_channels()?;
+        let address = self.only_address()?;
+        self.check(std::slice::from_ref(&address), false)?;
+        Ok(change(address.provider(&self.network)?, address.name(), volume, what, key, within)?)
     }
 
     /// The provider, and how a channel over it is to be.

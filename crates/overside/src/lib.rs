@@ -24,6 +24,7 @@
 mod address;
 mod builder;
 pub mod prices;
+mod reach;
 mod transport;
 
 pub use overside_bwtree as bwtree;
@@ -44,6 +45,7 @@ pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
 pub use overside_planner::Way;
 pub use overside_transfer::{Batch, Buffers, Channel, Declared, Listener, Message, Scatter};
 pub use prices::Prices;
+pub use reach::reach;
 pub use transport::Transport;
 
 use table::client::{Client, ClientError, ClientOptions};
@@ -76,6 +78,9 @@ pub enum Error {
     /// A node does not say how it does.
     #[error(transparent)]
     Status(#[from] vault::server::StatusError),
+    /// A volume is not changed.
+    #[error(transparent)]
+    Change(#[from] vault::server::ChangeError),
     /// The directory of a server's data cannot be used.
     #[error(transparent)]
     Data(#[from] table::server::DataError),

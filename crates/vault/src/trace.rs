@@ -128,6 +128,41 @@ pub fn belady(blocks: usize, accesses: &[u64]) -> Replayed {
     Replayed { accesses: accesses.len() as u64, hits }
 }
 
+/// Traces.
+#[doc(hidden)]
+pub fn seeds_trace() -> Vec<Vec<u8>> {
+    let texts = ["# a loop\nr,0,8192\nw,8192,4096\n\n r , 0 , 512 \n", "r,9223372036854775806,1\n", "w,1,1073741824\n"];
+    texts.map(|text| text.as_bytes().to_vec()).into()
+}
+
+/// Reads a trace, and lets each policy decide on some of it. Whether every line is a request or nothing.
+#[doc(hidden)]
+pub fn fuzz_trace(input: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(input);
+    let (mut accesses, mut is_whole) = (Vec::new(), true);
+    for line in text.lines() {
+        let Ok(found) = TraceRequest::parse(line) else {
+            is_whole = false;
+            continue;
+        };
+        let Some(request) = found else { continue };
+        assert_eq!(TraceRequest::parse(&request.to_string()), Ok(Some(request)), "a request says itself again");
+        let blocks = request.blocks(512).size_hint();
+        assert!((1..=(BYTES_MAX / 512 + 1) as usize).contains(&blocks.0), "{blocks:?} blocks");
+        accesses.extend(request.blocks(8192).take(SOME));
+    }
+    accesses.truncate(SOME);
+    let best = belady(4, &accesses);
+    for kind in PolicyKind::ALL {
+        let replayed = replay(kind, 4, accesses.iter().copied());
+        assert!(replayed.accesses == best.accesses && replayed.hits <= best.hits, "{kind} beats what knows all");
+    }
+    is_whole
+}
+
+/// Accesses that are replayed of a trace for fuzzing.
+const SOME: usize = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,15 @@
 //! What a checksum finds, what mends it, and what a crash leaves of both.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overside_memory::Segment;
 use overside_verbs::{Clock, SystemClock};
 use overside_volume::{
-    Completion, Device, DeviceError, Geometry, Hint, MemoryDevice, Raid, Request, SumPlaces, Sums, Work, complete,
+    Completion, Device, DeviceError, Geometry, Hint, MemberState, MemoryDevice, Raid, Request, SumPlaces, Sums, Work,
+    complete,
 };
 
 /// A disk that outlives the device over it, and whose bytes a test may change.
@@ -255,6 +256,73 @@ fn an_array_gives_what_was_written_and_mends_what_was_changed() {
         let once = read(&mut raid, 0, BLOCK);
         assert_eq!(once, Err(DeviceError::Corrupt), "parity {parity}");
     }
+}
+
+/// It is current in spite of that, and its old bytes are not read.
+#[test]
+fn what_nobody_has_right_does_not_keep_a_member_stale() {
+    let mut disks = [Disk::new(), Disk::new()];
+    let close = |mut raid: Raid| {
+        carry_out(&mut raid, Work::Flush).unwrap();
+        let all = Work::Hint { at: 0, length: raid.geometry().bytes, hint: Hint::DontNeed };
+        carry_out(&mut raid, all).unwrap();
+    };
+    let without_clock = |stale: usize| {
+        let members = disks.iter().map(|disk| Box::new(disk.open()) as Box<dyn Device>).collect();
+        let mut raid = Raid::mirror(members).unwrap();
+        raid.set_stale(stale);
+        raid
+    };
+    let mut raid = array(&disks, false);
+    write(&mut raid, 0, 1, 8 * BLOCK);
+    close(raid);
+    let mut raid = without_clock(1);
+    write(&mut raid, 0, 2, 8 * BLOCK);
+    close(raid);
+    disks[0].flip(3 * BLOCK + 5);
+    let noted = Arc::new(Mutex::new(BTreeSet::new()));
+    let opened = |disks: &[Disk]| {
+        let (mut raid, told) = (array(disks, false), noted.clone());
+        raid.set_lost(noted.lock().unwrap().clone());
+        raid.on_lost(move |units| {
+            told.lock().unwrap().clone_from(units);
+            true
+        });
+        raid
+    };
+    let mut raid = opened(&disks);
+    raid.set_stale(1);
+    let (health, known) = (raid.health(), noted.clone());
+    raid.on_change(move |member, state| {
+        assert_eq!((member, state), (1, MemberState::Current));
+        assert_eq!(*known.lock().unwrap(), [(1, 3 * BLOCK)].into(), "it is noted before");
+        true
+    });
+    let until = Instant::now() + Duration::from_secs(60);
+    while health.state(1) == MemberState::Stale {
+        assert!(Instant::now() < until, "it stays stale");
+        raid.poll(&mut Vec::new());
+    }
+    let found = |raid: &mut Raid, block: u64| read(raid, block * BLOCK, BLOCK).map(|bytes| bytes[0]);
+    for _ in 0..4 {
+        assert_eq!((found(&mut raid, 3), found(&mut raid, 4)), (Err(DeviceError::Corrupt), Ok(2)));
+        assert_eq!(read(&mut raid, 0, 8 * BLOCK), Err(DeviceError::Corrupt));
+    }
+    assert_eq!(check(&mut raid, 0, 8 * BLOCK, false), Ok(0b11));
+    assert_eq!(check(&mut raid, 3 * BLOCK, BLOCK, true), Err(DeviceError::Corrupt), "nothing has it right");
+    assert_eq!(found(&mut raid, 3), Err(DeviceError::Corrupt));
+    close(raid);
+    // The next life, and without the other side.
+    let mut raid = opened(&disks);
+    raid.set_absent(0);
+    assert_eq!((found(&mut raid, 3), found(&mut raid, 4)), (Err(DeviceError::Corrupt), Ok(2)));
+    drop(raid);
+    // What is written there is read from both.
+    let mut raid = opened(&disks);
+    write(&mut raid, 3 * BLOCK, 5, BLOCK);
+    (0..4).for_each(|_| assert_eq!((found(&mut raid, 3), found(&mut raid, 2)), (Ok(5), Ok(2))));
+    assert!(noted.lock().unwrap().is_empty());
+    assert_eq!(check(&mut raid, 0, 8 * BLOCK, false), Ok(0));
 }
 
 /// Mending writes what the sums say: a crash in its middle must not make true what was wrong.

@@ -44,7 +44,16 @@ pub enum VolumeCommand {
     /// Record which bytes a volume's programs ask for, or see what each cache policy makes of that.
     #[command(long_about = TRACE, after_long_help = TRACE_EXAMPLES)]
     Trace(Trace),
-    /// Delete a volume that no node serves, with all that is in it.
+    /// End what `attach` made, so that the volume is free for others.
+    #[command(long_about = DETACH, after_long_help = DETACH_EXAMPLES)]
+    Detach(Detach),
+    /// Make a volume larger that no client has attached.
+    #[command(long_about = RESIZE, after_long_help = RESIZE_EXAMPLES)]
+    Resize(ResizeVolume),
+    /// Put another member in the place of one, of a raid1 or raid5 volume that no client has attached.
+    #[command(long_about = REPLACE, after_long_help = REPLACE_EXAMPLES)]
+    Replace(ReplaceMember),
+    /// Delete a volume that no client has attached, with all that is in it.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(DeleteVolume),
 }
@@ -57,7 +66,8 @@ pub struct Create {
     /// How large it is, as 512M or 2G.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
-    /// What it lies on: files that are not there yet, memory, memory:SIZE, volatile:SEED:PATH.
+    /// What it lies on: files that are not there yet, volumes of other nodes (ADDR/VOLUME), memory, memory:SIZE,
+    /// volatile:SEED:PATH.
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
     pub on: Vec<String>,
     /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each, raid5 stripes and a parity.
@@ -66,6 +76,9 @@ pub struct Create {
     /// With --layout raid0 or raid5: bytes on a member before it is the next one's turn. 64K by default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub stripe: Option<usize>,
+    /// What members on other nodes ask for.
+    #[command(flatten)]
+    pub keys: MemberKeys,
     /// Where volumes are written down.
     #[command(flatten)]
     pub home: HomeDir,
@@ -76,6 +89,17 @@ pub struct Create {
 
 fn layout() -> clap::builder::PossibleValuesParser {
     clap::builder::PossibleValuesParser::new(["concat", "raid0", "raid1", "raid5"])
+}
+
+/// What members on other nodes ask for. The files must stay where they are.
+#[derive(Debug, Args)]
+pub struct MemberKeys {
+    /// A file with the key of members' nodes beyond this host.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// The key of members' volumes, where their nodes are served with --access.
+    #[arg(long, value_name = "FILE")]
+    pub access_key: Option<PathBuf>,
 }
 
 /// Where volumes are written down.
@@ -146,12 +170,21 @@ fn unix(text: &str) -> Result<PathBuf, String> {
     path.map(PathBuf::from).ok_or_else(|| "a socket is given as unix:PATH, for example unix:pg.sock".into())
 }
 
-/// The key of a volume whose node has --access.
+/// What every command takes that asks a node for a volume.
 #[derive(Debug, Args)]
-pub struct VolumeKey {
+pub struct OneVolume {
+    /// Where the node listens, and which volume of it, as shm:vault/pg.
+    #[arg(value_name = "ADDR/NAME")]
+    pub volume: String,
     /// The volume's key, where its node is served with --access: a file that this user alone can read.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
+    /// Print JSON instead of text, an object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
 }
 
 /// `overside volume status`
@@ -171,9 +204,9 @@ pub struct VolumeStatus {
 /// `overside volume bench`
 #[derive(Debug, Args)]
 pub struct BenchVolume {
-    /// Where the node listens, and which volume of it, as shm:vault/pg.
-    #[arg(value_name = "ADDR/NAME")]
-    pub volume: String,
+    /// Which volume, and how its node is reached.
+    #[command(flatten)]
+    pub at: OneVolume,
     /// Which requests: reads, writes or as many of each. What they write replaces what the volume holds.
     #[arg(long, value_name = "randread|randwrite|randrw", default_value = "randread", value_parser = ["randread", "randwrite", "randrw"])]
     pub rw: String,
@@ -199,23 +232,14 @@ pub struct BenchVolume {
     /// Other places than by chance: the same ones for the same number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// What the volume's node asks for.
-    #[command(flatten)]
-    pub key: VolumeKey,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside volume attach`
 #[derive(Debug, Args)]
 pub struct Attach {
-    /// Where the node listens, and which volume of it, as shm:vault/pg.
-    #[arg(value_name = "ADDR/NAME")]
-    pub volume: String,
+    /// Which volume, and how its node is reached.
+    #[command(flatten)]
+    pub at: OneVolume,
     /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
     #[arg(long, value_name = "unix:PATH", value_parser = unix, required_unless_present = "fuse", conflicts_with = "fuse")]
     pub nbd: Option<PathBuf>,
@@ -235,15 +259,6 @@ pub struct Attach {
     /// unless said.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: Option<u64>,
-    /// What the volume's node asks for.
-    #[command(flatten)]
-    pub key: VolumeKey,
-    /// Print one JSON object once it is attached.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside volume repair`
@@ -262,21 +277,12 @@ pub struct RepairVolume {
 /// `overside volume check`
 #[derive(Debug, Args)]
 pub struct CheckVolume {
-    /// Where the node listens, and which volume of it, as shm:vault/pg.
-    #[arg(value_name = "ADDR/NAME")]
-    pub volume: String,
+    /// Which volume, and how its node is reached.
+    #[command(flatten)]
+    pub at: OneVolume,
     /// Write what is wrong on a member again, from the members that have it right.
     #[arg(long)]
     pub repair: bool,
-    /// What the volume's node asks for.
-    #[command(flatten)]
-    pub key: VolumeKey,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside volume trace`
@@ -301,24 +307,15 @@ pub enum TraceCommand {
 pub struct RecordTrace {
     /// The trace, which must not be there yet.
     pub file: PathBuf,
-    /// Where the node listens, and which volume of it, as shm:vault/pg.
-    #[arg(value_name = "ADDR/NAME")]
-    pub volume: String,
+    /// Which volume, and how its node is reached.
+    #[command(flatten)]
+    pub at: OneVolume,
     /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
     #[arg(long, value_name = "unix:PATH", required = true, value_parser = unix)]
     pub nbd: PathBuf,
     /// Only read; another client may write meanwhile.
     #[arg(long)]
     pub read_only: bool,
-    /// What the volume's node asks for.
-    #[command(flatten)]
-    pub key: VolumeKey,
-    /// Print one JSON object once it is attached, and one at the end.
-    #[arg(long)]
-    pub json: bool,
-    /// What goes over a network.
-    #[command(flatten)]
-    pub network: Wire,
 }
 
 /// `overside volume trace replay`
@@ -359,14 +356,65 @@ fn room(text: &str) -> Result<CacheRoom, String> {
     percent.map(CacheRoom::Percent).ok_or_else(|| "a part is given as 0.001% to 100%, for example 10%".into())
 }
 
-/// `overside volume delete`
+/// A volume that is to be changed.
 #[derive(Debug, Args)]
-pub struct DeleteVolume {
-    /// Its name.
-    pub name: String,
+pub struct AnyVolume {
+    /// ADDR/NAME of a volume that is served, or where no node serves it its NAME in the home folder.
+    #[arg(value_name = "[ADDR/]NAME")]
+    pub volume: String,
+    /// The volume's key, where its node is served with --access: a file that this user alone can read.
+    #[arg(long, value_name = "FILE")]
+    pub access_key: Option<PathBuf>,
     /// Where volumes are written down.
     #[command(flatten)]
     pub home: HomeDir,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// What goes over a network.
+    #[command(flatten)]
+    pub network: Wire,
+}
+
+/// `overside volume resize`
+#[derive(Debug, Args)]
+pub struct ResizeVolume {
+    /// Which volume.
+    #[command(flatten)]
+    pub of: AnyVolume,
+    /// How large it becomes, as 4G: larger than it is.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub size: usize,
+}
+
+/// `overside volume replace`
+#[derive(Debug, Args)]
+pub struct ReplaceMember {
+    /// Which volume.
+    #[command(flatten)]
+    pub of: AnyVolume,
+    /// The member that goes, as `overside volume status` names it.
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// The member that comes: a file that is not there yet, or an empty volume of another node (ADDR/VOLUME).
+    #[arg(value_name = "NEW")]
+    pub new: String,
+}
+
+/// `overside volume delete`
+#[derive(Debug, Args)]
+pub struct DeleteVolume {
+    /// Which volume.
+    #[command(flatten)]
+    pub of: AnyVolume,
+}
+
+/// `overside volume detach`
+#[derive(Debug, Args)]
+pub struct Detach {
+    /// Where programs find it: the socket (unix:PATH) or the file that it was attached as.
+    #[arg(value_name = "TARGET")]
+    pub target: String,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -389,6 +437,8 @@ Make a volume. Its members' files are made, with room that the file system gives
 in the home folder, where `overside volume serve` finds it, a running one too. What fails in the middle leaves nothing.
 
 Members are paths of files that are not there yet, and `memory` or memory:SIZE, which is the node's and is gone when the node ends.
+ADDR/VOLUME is a volume of another node, which must be empty, larger by 1M than what lies on it, and used by nobody else. A raid1
+over two nodes goes on without either of them; what is back gets what it has missed.
 volatile:SEED:PATH is a file for tests: whenever it is opened, the seed says which writes are lost that no flush covered.
 
 concat puts one member behind the other, raid0 cuts stripes and deals them out (faster, and lost with any member), raid1 keeps
@@ -399,6 +449,7 @@ Examples:
   overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0 --stripe 128K
   overside volume create safe --size 2G --on /disk1/a.img,/disk2/b.img --layout raid1
   overside volume create pg5 --size 2G --on a.img,b.img,c.img --layout raid5
+  overside volume create far --size 2G --on tcp:10.0.0.1:7071/a,tcp:10.0.0.2:7071/b --layout raid1 --key-file key
   overside volume create scratch --size 256M --on memory --home ./volumes";
 
 const SERVE: &str = "\
@@ -493,17 +544,48 @@ Examples:
   overside volume trace replay pg.trace
   overside volume trace replay pg.trace --policy mq --cache 256M --json";
 
+const DETACH: &str = "\
+End the `overside volume attach` that serves a volume at a socket or as a file. What was taken is carried out first, and the node
+hears that its writer goes. A file that a program has open, and a block device over it, are refused: close or unmount them first.";
+const DETACH_EXAMPLES: &str = "\
+Examples:
+  overside volume detach unix:pg.sock
+  overside volume detach pg.img --json";
+
+const RESIZE: &str = "\
+Make a volume of files larger; what is new reads as zeros, and no volume becomes smaller. A volume that a client has attached is
+refused, and the client named. By ADDR/NAME the node that serves it carries it out and serves it on; by NAME alone nobody may
+serve it. What breaks off in the middle is finished when the volume is opened next. A volume may grow to 16 times the size that
+it was made with.";
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  overside volume resize shm:vault/pg --size 4G
+  overside volume resize pg --size 4G --home ./volumes";
+
+const REPLACE: &str = "\
+Put a new member in the place of one of a raid1 or raid5 volume, whether that is still there or not. The new one gets what the
+others have while the volume is used; until `status` says ok it is degraded. A volume that a client has attached is refused, and
+the client named. The old member's file stays. Asked for by ADDR/NAME, a node makes files only in folders in which it has members
+already; by NAME alone, where nobody serves the volume, anywhere.";
+const REPLACE_EXAMPLES: &str = "\
+Examples:
+  overside volume replace shm:vault/safe /disk1/a.img /disk2/c.img
+  overside volume replace safe /disk1/a.img /disk3/a.img --home ./volumes
+  overside volume replace shm:vault/far tcp:10.0.0.2:7071/b tcp:10.0.0.3:7071/b";
+
 const DELETE: &str = "\
-Delete a volume of the home folder, and its members' files with all that is in them. Nobody may serve it meanwhile. A file that
-is no member of it any more stays, and is named on standard error.";
+Delete a volume, and its members' files with all that is in them. A volume that a client has attached is refused, and the client
+named. By ADDR/NAME the node that serves it deletes it; by NAME alone nobody may serve it. A file that is no member of it any more
+stays, and is named on standard error. A volume of another node stays, and is empty where it said whose member it is.";
 const DELETE_EXAMPLES: &str = "\
 Examples:
   overside volume delete pg
+  overside volume delete shm:vault/pg
   overside volume delete scratch --home ./volumes --json";
 
 /// Examples of all of them, which must parse.
 #[cfg(test)]
-pub const ALL_EXAMPLES: [&str; 11] = [
+pub const ALL_EXAMPLES: [&str; 14] = [
     VOLUME_EXAMPLES,
     CREATE_EXAMPLES,
     SERVE_EXAMPLES,
@@ -514,5 +596,8 @@ pub const ALL_EXAMPLES: [&str; 11] = [
     REPAIR_EXAMPLES,
     CHECK_EXAMPLES,
     TRACE_EXAMPLES,
+    DETACH_EXAMPLES,
+    RESIZE_EXAMPLES,
+    REPLACE_EXAMPLES,
     DELETE_EXAMPLES,
 ];

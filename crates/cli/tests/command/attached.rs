@@ -130,6 +130,37 @@ fn a_volume_is_attached_by_one_writer_and_by_readers_beside_it() {
 }
 
 #[test]
+fn what_is_attached_is_detached_and_nothing_else_is() {
+    let volume = Volume::new("detached", "4M");
+    let node_socket = format!("unix:{}", volume.path("node.sock"));
+    let node = volume.serve(&["--nbd", &node_socket]);
+    let detach = |target: &str| overside(&["volume", "detach", target, "--json"]).output().unwrap();
+    let told = |target: &str| {
+        let output = detach(target);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for _ in 0..2 {
+        let mut writer = volume.attach("w.sock", &[]);
+        assert!(greets(&volume.path("w.sock")));
+        assert!(detach(&format!("unix:{}", volume.path("w.sock"))).status.success());
+        assert!(writer.child.wait().unwrap().success(), "it ends as its user ends it");
+        assert!(!Path::new(&volume.path("w.sock")).exists());
+        // Its place is free at once, so the next round need not wait.
+    }
+    assert!(told(&format!("unix:{}", volume.path("w.sock"))).contains("nobody serves a volume"));
+    let limit = Instant::now() + PATIENCE;
+    while !greets(&volume.path("node.sock")) {
+        assert!(Instant::now() < limit, "nobody listens");
+        std::thread::yield_now();
+    }
+    assert!(told(&node_socket).contains("is no `overside volume attach`"));
+    assert!(told(&volume.path("member")).contains("no volume is attached there"));
+    assert!(told(&volume.path("no/where")).contains("No such file"));
+    node.ends();
+}
+
+#[test]
 fn a_node_serves_nbd_clients_itself() {
     let volume = Volume::new("node", "4M");
     let socket = volume.path("node.sock");
@@ -283,8 +314,14 @@ fn a_file_is_the_volume_while_its_node_and_its_server_are_killed() {
     let mut found = vec![0; length];
     opened.read_exact_at(&mut found, from as u64).unwrap();
     assert!(found == pattern(from, length, 39));
+    let detach = || overside(&["volume", "detach", &file]).output().unwrap();
+    let busy = detach();
+    let told = String::from_utf8(busy.stderr).unwrap();
+    assert!(busy.status.code() == Some(1) && told.contains("a program has it open"), "{told}");
     drop(opened);
-    attached.ends();
+    let mut attached = attached;
+    assert!(detach().status.success());
+    assert!(attached.child.wait().unwrap().success());
     assert!(std::fs::read(&file).is_ok_and(|left| left.is_empty()), "the second one found the file there");
     drop(node);
 }

@@ -2,6 +2,7 @@
 
 mod attached;
 mod bad_input;
+mod changed;
 mod demo;
 mod directory;
 mod dump;
@@ -9,6 +10,7 @@ mod durable;
 mod ends;
 mod history;
 mod killed;
+mod mirrored;
 mod network;
 mod rows;
 mod run;

@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// As `openssl rand -hex 32` makes them.
-const KEY: &str = "7d0c1b7fa9c1a5a0c1be5f1b0c3be9217f5f4e0a9f5f8dc2b0b1f9f0c7d6a351\n";
-const ANOTHER: &str = "ac5d960c71f2731a0ce76f67ca8980aab6ae4bc13d2a43a6ada270691286d33c\n";
+pub(super) const KEY: &str = "7d0c1b7fa9c1a5a0c1be5f1b0c3be9217f5f4e0a9f5f8dc2b0b1f9f0c7d6a351\n";
+pub(super) const ANOTHER: &str = "ac5d960c71f2731a0ce76f67ca8980aab6ae4bc13d2a43a6ada270691286d33c\n";
 const THIRD: &str = "2f9e51c3d7a84b06e1a9f3c58d27b4609e6c1fd08ab35742c9d0e8f1a6b37c54\n";
 /// On a machine with other things to do.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A node on an address of its own, its home, and room for members.
-struct Node {
-    address: String,
+pub(super) struct Node {
+    pub(super) address: String,
     folder: tempfile::TempDir,
-    options: Vec<String>,
+    pub(super) options: Vec<String>,
     child: Option<Child>,
 }
 
 impl Node {
     /// Nothing is served yet.
-    fn new(transport: &str) -> Node {
+    pub(super) fn new(transport: &str) -> Node {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("cli-volumes-{}-{number}", std::process::id());
@@ -38,7 +38,7 @@ impl Node {
     }
 
     /// With one volume, `pg`, of `members` files.
-    fn with(transport: &str, size: &str, members: &[&str], layout: &str) -> Node {
+    pub(super) fn with(transport: &str, size: &str, members: &[&str], layout: &str) -> Node {
         let mut node = Node::new(transport);
         let paths: Vec<String> = members.iter().map(|member| node.path(member)).collect();
         node.ok(&[
@@ -57,26 +57,26 @@ impl Node {
         node
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn home(&self) -> String {
+    pub(super) fn home(&self) -> String {
         self.path("home")
     }
 
-    fn key(&self, name: &str, content: &str) -> String {
+    pub(super) fn key(&self, name: &str, content: &str) -> String {
         std::fs::write(self.path(name), content).unwrap();
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o600)).unwrap();
         self.path(name)
     }
 
-    fn volume(&self) -> String {
+    pub(super) fn volume(&self) -> String {
         format!("{}/pg", self.address)
     }
 
     /// Serves, and waits until it does.
-    fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let mut child = overside(&["volume", "serve", "--listen", &self.address, "--home", &self.home()])
             .args(&self.options)
             .stdin(Stdio::null())
@@ -93,49 +93,49 @@ impl Node {
         self.child = Some(child);
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         let mut child = self.child.take().unwrap();
         send(&child, Signal::TERM);
         assert!(child.wait().unwrap().success(), "{}", self.log());
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
     }
 
-    fn output(&self, arguments: &[&str]) -> Output {
+    pub(super) fn output(&self, arguments: &[&str]) -> Output {
         overside(&[&["volume"], arguments].concat()).stdin(Stdio::null()).output().unwrap()
     }
 
     /// The standard output of a command that succeeds.
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub(super) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", told(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn json(&self, arguments: &[&str]) -> Json {
+    pub(super) fn json(&self, arguments: &[&str]) -> Json {
         parsed(&self.ok(&[arguments, &["--json"]].concat()))
     }
 
     /// The one line of a command that fails.
-    fn fails(&self, arguments: &[&str]) -> String {
+    pub(super) fn fails(&self, arguments: &[&str]) -> String {
         one_line(&self.output(arguments))
     }
 
     /// What the node says of `pg`.
-    fn status(&self) -> Json {
+    pub(super) fn status(&self) -> Json {
         self.json(&["status", &self.volume()])["volumes"][0].clone()
     }
 
     /// A client that goes on until it is told to end.
-    fn bench(&self, options: &[&str]) -> Child {
+    pub(super) fn bench(&self, options: &[&str]) -> Child {
         overside(&["volume", "bench", &self.volume(), "--time", "3600", "--json"])
             .args(options)
             .stdin(Stdio::null())
@@ -162,7 +162,7 @@ fn parsed(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn one_line(output: &Output) -> String {
+pub(super) fn one_line(output: &Output) -> String {
     let told = told(output);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -170,7 +170,7 @@ fn one_line(output: &Output) -> String {
     told
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "in vain: {what}");
@@ -179,7 +179,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The results of a client that is told to end.
-fn ended(mut client: Child) -> Json {
+pub(super) fn ended(mut client: Child) -> Json {
     assert!(client.try_wait().unwrap().is_none(), "{}", told(&client.wait_with_output().unwrap()));
     send(&client, Signal::INT);
     let output = client.wait_with_output().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, BLOCK_BYTES, Open, Request, complete};
@@ -11,10 +11,11 @@ use overside_verbs::Clock;
 use overside_volume::{Array, Device, Geometry, MemoryDevice, Raid, Sectors, Sums};
 
 use super::description::Description;
+use super::remote::{self, Held, Others, Reached};
 use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
 use crate::members::volatile::SIDE_BYTES;
 use crate::members::{Absent, FileMember, Volatile};
-use crate::server::{About, WriterRecord};
+use crate::server::{About, WriterRecord, lock};
 
 /// Opens the members, and makes the volume of them. A redundant one does without those that cannot be opened; where the
 /// description is written down, that they miss writes from now on is noted there first. Beside it is what says which
@@ -22,34 +23,20 @@ use crate::server::{About, WriterRecord};
 pub(super) fn assemble(
     description: &Description,
     written: Option<(PathBuf, PathBuf)>,
-    clock: &Arc<dyn Clock>,
+    around: (Reached<'_>, &Arc<dyn Clock>),
 ) -> Result<Opened, HomeError> {
+    let clock = around.1;
     let may_lack = description.layout.is_redundant() && written.is_some();
-    let (mut absent, mut refused) = (Vec::new(), None);
-    let mut sums = vec![false; description.members.len()];
-    let mut members: Vec<Option<Box<dyn Device>>> = Vec::new();
-    for (number, place) in description.members.iter().enumerate() {
-        members.push(match open_place(place, description, number, clock) {
-            Ok((member, has_sums)) => {
-                sums[number] = has_sums;
-                if description.stale.contains(&number) {
-                    absent.push(format!("{}: has missed writes, and gets them now", place.0));
-                }
-                Some(member)
-            }
-            // Whoever has it may be writing it.
-            Err(error @ HomeError::InUse(_)) => return Err(error),
-            Err(error) if !may_lack => return Err(error),
-            Err(error) => {
-                absent.push(error.to_string());
-                refused.get_or_insert(error);
-                None
-            }
-        });
-    }
+    let held = match &written {
+        Some((path, _)) => remote::hold(description, path, clock, LOCK_PATIENCE)?,
+        None => None,
+    };
+    let needed = if description.layout == LayoutKind::Parity { description.members.len() - 1 } else { 1 };
+    let others = may_lack.then(|| Others::new(description.members.len(), needed));
+    let Members { members, sums, absent, away, refused } = open_members(description, around, (&held, others.as_ref()))?;
     let lost: BTreeSet<usize> = (0..members.len()).filter(|number| members[*number].is_none()).collect();
-    let stale: BTreeSet<usize> = &description.stale | &lost;
-    let needed = if description.layout == LayoutKind::Parity { members.len() - 1 } else { 1 };
+    let missing = &lost | &away;
+    let stale: BTreeSet<usize> = &description.stale | &missing;
     let geometry = members.iter().flatten().map(|member| member.geometry()).next();
     let Some(geometry) = geometry.filter(|_| members.len() - stale.len() >= needed) else {
         let path = written.map(|(path, _)| path).unwrap_or_default();
@@ -66,27 +53,97 @@ pub(super) fn assemble(
         LayoutKind::Parity => Raid::parity(devices, description.stripe)?,
     };
     about.health = raid.health();
-    description.stale.iter().for_each(|member| raid.set_stale(*member));
+    others.iter().for_each(|others| others.are(raid.health()));
+    stale.iter().for_each(|member| raid.set_stale(*member));
     lost.iter().for_each(|member| raid.set_absent(*member));
     let Some((path, intents)) = written else { return Ok(opened(raid, about, absent)) };
-    let news = &lost - &description.stale;
-    if description.members.iter().any(|(place, _)| place.path().is_some()) {
+    let news = &missing - &description.stale;
+    if description.members.iter().any(|(place, _)| place.is_durable()) {
         let store = open_intents(&intents, raid.store_bytes())?;
         let bits = news.iter().fold(0, |bits, member| bits | 1 << member);
         raid.with_intents(Box::new(store), clock.clone(), bits).map_err(device_of(&intents))?;
     }
-    let mut description = Description { stale, ..description.clone() };
+    let description = Description { stale, ..description.clone() };
     if !news.is_empty() {
         description.publish(&path)?;
     }
-    raid.on_change(move |member, state| {
-        match state {
-            overside_volume::MemberState::Stale => description.stale.insert(member),
-            overside_volume::MemberState::Current => description.stale.remove(&member),
-        };
-        description.publish(&path).is_ok()
-    });
+    write_down(&mut raid, description, path);
     Ok(opened(raid, about, absent))
+}
+
+/// What has become of an array's members is written down before anybody hears of it.
+fn write_down(raid: &mut Raid, description: Description, path: PathBuf) {
+    raid.set_lost(description.lost.clone());
+    let noted = Arc::new(Mutex::new(description));
+    let (also, also_at) = (noted.clone(), path.clone());
+    raid.on_lost(move |units| {
+        let mut noted = lock(&also);
+        noted.lost.clone_from(units);
+        noted.publish(&also_at).is_ok()
+    });
+    raid.on_change(move |member, state| {
+        let mut noted = lock(&noted);
+        match state {
+            overside_volume::MemberState::Stale => noted.stale.insert(member),
+            overside_volume::MemberState::Current => noted.stale.remove(&member),
+        };
+        noted.publish(&path).is_ok()
+    });
+}
+
+/// A volume's members, as far as they can be opened.
+struct Members {
+    /// None: there is nothing in its place.
+    members: Vec<Option<Box<dyn Device>>>,
+    /// Which of them have checksums.
+    sums: Vec<bool>,
+    /// What cannot be used, or not yet, and why.
+    absent: Vec<String>,
+    /// Those whose nodes cannot be reached yet.
+    away: BTreeSet<usize>,
+    /// Why the first of them is not there.
+    refused: Option<HomeError>,
+}
+
+fn open_members(
+    description: &Description,
+    around: (Reached<'_>, &Arc<dyn Clock>),
+    (held, others): (&Held, Option<&Arc<Others>>),
+) -> Result<Members, HomeError> {
+    let count = description.members.len();
+    let (members, sums, absent) = (Vec::with_capacity(count), vec![false; count], Vec::new());
+    let mut found = Members { members, sums, absent, away: BTreeSet::new(), refused: None };
+    for (number, place) in description.members.iter().enumerate() {
+        if let (Place::Remote(remote), bytes) = place {
+            let (member, missing) = remote::open((remote, *bytes), description, number, around, (held, others))?;
+            if let Some(error) = missing {
+                found.absent.push(format!("{error}; it gets what it misses once it is there"));
+                found.refused.get_or_insert(error);
+                found.away.insert(number);
+            }
+            found.members.push(Some(Box::new(member)));
+            continue;
+        }
+        let member = match open_place(place, description, number, around.1) {
+            Ok((member, has_sums)) => {
+                found.sums[number] = has_sums;
+                if description.stale.contains(&number) {
+                    found.absent.push(format!("{}: has missed writes, and gets them now", place.0));
+                }
+                Some(member)
+            }
+            // Whoever has it may be writing it.
+            Err(error @ HomeError::InUse(_)) => return Err(error),
+            Err(error) if others.is_none() => return Err(error),
+            Err(error) => {
+                found.absent.push(error.to_string());
+                found.refused.get_or_insert(error);
+                None
+            }
+        };
+        found.members.push(member);
+    }
+    Ok(found)
 }
 
 fn about(description: &Description, devices: &[Box<dyn Device>], sums: Vec<bool>) -> About {
@@ -112,7 +169,12 @@ pub(super) fn format_intents(description: &Description, path: &Path, clock: &Arc
     raid.format_store(&mut store, &**clock).map_err(device_of(path))
 }
 
-fn member_bytes(description: &Description) -> Result<u64, HomeError> {
+pub(super) fn member_bytes(description: &Description) -> Result<u64, HomeError> {
+    let remote =
+        description.members.iter().find_map(|(place, bytes)| matches!(place, Place::Remote(_)).then_some(*bytes));
+    if let Some(bytes) = remote {
+        return Ok(bytes);
+    }
     let paths = description.members.iter().filter_map(|(place, _)| place.path());
     let path = paths.into_iter().next().unwrap_or(Path::new(""));
     Ok(super::repair::superblock(path)?.member_bytes)

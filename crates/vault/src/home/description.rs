@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use overside_disk::AtomicFile;
 
-use super::{HomeError, LayoutKind, MEMBERS_MAX, Place, of};
+use super::{HomeError, LayoutKind, MEMBERS_MAX, Place, RemotePlace, Superblock, of};
 
 /// What is written down of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Description {
-    /// Places, and of memory its bytes.
+    /// Places, and of memory and of other nodes' volumes their bytes.
     pub(super) members: Vec<(Place, u64)>,
     pub(super) layout: LayoutKind,
     pub(super) stripe: u64,
@@ -21,6 +21,10 @@ pub(super) struct Description {
     pub(super) id: [u8; 16],
     /// Members of a mirror or of RAID 5 that have missed writes, by number. They are not read.
     pub(super) stale: BTreeSet<usize>,
+    /// Of a mirror's members, by number, the first bytes of units that nobody has right.
+    pub(super) lost: BTreeSet<(usize, u64)>,
+    /// It becomes so long: whoever opens it finishes that first.
+    pub(super) grows: Option<u64>,
 }
 
 impl Description {
@@ -36,62 +40,114 @@ impl Description {
             bytes: 0,
             id: [0; 16],
             stale: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            grows: None,
         };
         let (mut layouts, mut ids, mut last) = (0, 0, 0);
         for (at, line) in text.lines().enumerate() {
             last = at + 1;
             let wrong = || HomeError::Description { path: path.to_path_buf(), line: at + 1 };
-            let (word, rest) = line.split_once(' ').ok_or_else(wrong)?;
-            match word {
-                _ if at == 0 && line == FIRST => {}
-                _ if at == 0 => return Err(wrong()),
-                "file" if Path::new(rest).is_absolute() => found.members.push((Place::File(rest.into()), 0)),
-                "memory" => found.members.push((Place::Memory(None), rest.parse().map_err(|_| wrong())?)),
-                "volatile" => {
-                    let (seed, path) = rest.split_once(' ').ok_or_else(wrong)?;
-                    let (seed, path) = (seed.parse().map_err(|_| wrong())?, Path::new(path).to_path_buf());
-                    if !path.is_absolute() {
-                        return Err(wrong());
-                    }
-                    found.members.push((Place::Volatile { seed, path }, 0));
-                }
-                "layout" => {
-                    let mut words = rest.split(' ');
-                    let mut next = || words.next().ok_or_else(wrong);
-                    found.layout = LayoutKind::parse(next()?).ok_or_else(wrong)?;
-                    found.stripe = next()?.parse().map_err(|_| wrong())?;
-                    found.bytes = next()?.parse().map_err(|_| wrong())?;
-                    layouts += 1;
-                }
-                "id" if rest.len() == 32 && rest.is_ascii() => {
-                    for (byte, two) in found.id.iter_mut().zip(rest.as_bytes().chunks(2)) {
-                        let two = std::str::from_utf8(two).map_err(|_| wrong())?;
-                        *byte = u8::from_str_radix(two, 16).map_err(|_| wrong())?;
-                    }
-                    ids += 1;
-                }
-                "stale" => {
-                    let member: usize = rest.parse().map_err(|_| wrong())?;
-                    if !found.stale.insert(member) {
-                        return Err(wrong());
-                    }
-                }
-                _ => return Err(wrong()),
+            if at == 0 && line == FIRST {
+                continue;
             }
+            let (word, rest) = line.split_once(' ').filter(|_| at > 0).ok_or_else(wrong)?;
+            let taken = match word {
+                "layout" => found.take_layout(rest).inspect(|()| layouts += 1),
+                "id" => found.take_id(rest).inspect(|()| ids += 1),
+                "grows" if found.grows.is_none() => rest.parse().ok().map(|bytes| found.grows = Some(bytes)),
+                "stale" => rest.parse().ok().filter(|member| found.stale.insert(*member)).map(drop),
+                "lost" => {
+                    let unit =
+                        rest.split_once(' ').and_then(|(member, at)| Some((member.parse().ok()?, at.parse().ok()?)));
+                    unit.filter(|unit| found.lost.insert(*unit)).map(drop)
+                }
+                _ => found.take_member(word, rest),
+            };
+            taken.ok_or_else(wrong)?;
         }
-        let count = found.members.len();
-        let is_one = (layouts, ids) == (1, 1) && (1..=MEMBERS_MAX).contains(&count);
+        if (layouts, ids) != (1, 1) || !found.is_whole() {
+            return Err(HomeError::Description { path: path.to_path_buf(), line: last.max(1) });
+        }
+        Ok(found)
+    }
+
+    /// A line of a member; none: it is no such line.
+    fn take_member(&mut self, word: &str, rest: &str) -> Option<()> {
+        let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+        let member = match word {
+            "file" => (Place::File(absolute(rest)?), 0),
+            "memory" => (Place::Memory(None), rest.parse().ok()?),
+            "volatile" => {
+                let (seed, path) = rest.split_once(' ')?;
+                (Place::Volatile { seed: seed.parse().ok()?, path: absolute(path)? }, 0)
+            }
+            "remote" => {
+                let (bytes, place) = rest.split_once(' ')?;
+                let (address, volume) = place.rsplit_once('/')?;
+                let (address, volume) = (address.to_owned(), volume.to_owned());
+                let place = RemotePlace { address, volume, key_file: None, access_key: None };
+                (Place::Remote(place), bytes.parse().ok()?)
+            }
+            // Of the member before.
+            "key-file" | "access-key" => {
+                let (Place::Remote(place), _) = self.members.last_mut()? else { return None };
+                let key = if word == "key-file" { &mut place.key_file } else { &mut place.access_key };
+                let is_first = key.is_none();
+                *key = Some(absolute(rest)?);
+                return is_first.then_some(());
+            }
+            _ => return None,
+        };
+        self.members.push(member);
+        Some(())
+    }
+
+    fn take_layout(&mut self, rest: &str) -> Option<()> {
+        let mut words = rest.split(' ');
+        self.layout = LayoutKind::parse(words.next()?)?;
+        self.stripe = words.next()?.parse().ok()?;
+        self.bytes = words.next()?.parse().ok()?;
+        Some(())
+    }
+
+    fn take_id(&mut self, rest: &str) -> Option<()> {
+        let twos = Some(rest).filter(|rest| rest.len() == 32 && rest.is_ascii())?.as_bytes().chunks(2);
+        for (byte, two) in self.id.iter_mut().zip(twos) {
+            *byte = u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()?;
+        }
+        Some(())
+    }
+
+    /// Whether there are members, and what is said of them can be.
+    fn is_whole(&self) -> bool {
+        let (count, stale) = (self.members.len(), &self.stale);
         // One side of a mirror is always current, and of RAID 5 all members but one.
-        let stale = &found.stale;
-        let may_be_stale = match found.layout {
+        let may_be_stale = match self.layout {
             LayoutKind::Mirror => stale.len() < count,
             LayoutKind::Parity => stale.len() < 2,
             LayoutKind::Concat | LayoutKind::Stripes => false,
         };
-        if !is_one || stale.iter().any(|member| *member >= count) || !(stale.is_empty() || may_be_stale) {
-            return Err(HomeError::Description { path: path.to_path_buf(), line: last.max(1) });
+        let may_be_lost = self.layout == LayoutKind::Mirror && self.lost.iter().all(|(member, _)| *member < count);
+        (1..=MEMBERS_MAX).contains(&count)
+            && stale.iter().all(|member| *member < count)
+            && (stale.is_empty() || may_be_stale)
+            && (self.lost.is_empty() || may_be_lost)
+    }
+
+    /// What a member of so many bytes says of itself.
+    pub(super) fn superblock(&self, name: &str, member: usize, member_bytes: u64) -> Superblock {
+        Superblock {
+            generation: 1,
+            id: self.id,
+            member: member as u16,
+            members: self.members.len() as u16,
+            layout: self.layout,
+            stripe: self.stripe,
+            volume_bytes: self.bytes,
+            member_bytes,
+            sums_bytes: Superblock::room_for_sums(member_bytes),
+            name: name.to_owned(),
         }
-        Ok(found)
     }
 
     /// As it is written down.
@@ -102,12 +158,21 @@ impl Description {
                 Place::File(path) => writeln!(text, "file {}", path.display()),
                 Place::Memory(_) => writeln!(text, "memory {bytes}"),
                 Place::Volatile { seed, path } => writeln!(text, "volatile {seed} {}", path.display()),
+                Place::Remote(remote) => {
+                    let _ = writeln!(text, "remote {bytes} {remote}");
+                    let keys = [("key-file", &remote.key_file), ("access-key", &remote.access_key)];
+                    let given = keys.into_iter().filter_map(|(word, key)| Some((word, key.as_ref()?)));
+                    given.for_each(|(word, key)| _ = writeln!(text, "{word} {}", key.display()));
+                    Ok(())
+                }
             };
         }
         let _ = writeln!(text, "layout {} {} {}", self.layout.name(), self.stripe, self.bytes);
         let id: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
         let _ = writeln!(text, "id {id}");
         self.stale.iter().for_each(|member| _ = writeln!(text, "stale {member}"));
+        self.lost.iter().for_each(|(member, at)| _ = writeln!(text, "lost {member} {at}"));
+        self.grows.iter().for_each(|bytes| _ = writeln!(text, "grows {bytes}"));
         text
     }
 

@@ -1,10 +1,16 @@
 //! Where a node's volumes are written down: a folder with a file for each, and superblocks on members.
 
+mod alter;
 mod assemble;
 mod description;
+mod hostile;
+mod remote;
 mod repair;
 mod superblock;
 
+#[doc(hidden)]
+pub use hostile::{fuzz_superblock, seeds_superblock};
+pub use remote::{Reach, RemotePlace};
 pub use superblock::{DATA_START, LayoutKind, NAME_BYTES_MAX, NoSuperblock, Superblock};
 
 use std::collections::BTreeSet;
@@ -23,11 +29,13 @@ use crate::members::volatile::SIDE_BYTES;
 use crate::server::{About, LastWriter, WriterRecord};
 use assemble::{assemble, format_intents, open_member};
 use description::Description;
+use remote::Reached;
 
 /// The volumes that a node knows.
 #[derive(Clone, Debug)]
 pub struct Home {
     folder: PathBuf,
+    reach: Option<Arc<dyn Reach>>,
 }
 
 /// A volume that is to be.
@@ -62,6 +70,8 @@ pub enum Place {
         /// The file. What no flush covered lies beside it.
         path: PathBuf,
     },
+    /// A volume of another node, for this alone.
+    Remote(RemotePlace),
 }
 
 impl Place {
@@ -69,8 +79,18 @@ impl Place {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Place::File(path) | Place::Volatile { path, .. } => Some(path),
-            Place::Memory(_) => None,
+            Place::Memory(_) | Place::Remote(_) => None,
         }
+    }
+
+    /// Whether it outlives the node.
+    fn is_durable(&self) -> bool {
+        !matches!(self, Place::Memory(_))
+    }
+
+    /// The file, or where there is none what messages call it.
+    fn named(&self) -> PathBuf {
+        self.path().map_or_else(|| self.to_string().into(), Path::to_path_buf)
     }
 }
 
@@ -132,6 +152,14 @@ pub enum HomeError {
     /// Another process has it open.
     #[error("{}: another node serves the volume; stop that one first", .0.display())]
     InUse(PathBuf),
+    /// It is not to be changed so.
+    #[error("{name} {why}")]
+    Refused {
+        /// The volume.
+        name: String,
+        /// What is in the way, and what to do.
+        why: String,
+    },
     /// The members make no volume.
     #[error(transparent)]
     Array(#[from] ArrayError),
@@ -160,7 +188,13 @@ impl Home {
     /// It cannot be made.
     pub fn open(folder: &Path) -> Result<Home, HomeError> {
         fs::create_dir_all(folder).map_err(of(folder))?;
-        Ok(Home { folder: folder.to_path_buf() })
+        Ok(Home { folder: folder.to_path_buf(), reach: None })
+    }
+
+    /// With members on other nodes.
+    #[must_use]
+    pub fn reaching(self, reach: Arc<dyn Reach>) -> Home {
+        Home { reach: Some(reach), ..self }
     }
 
     /// This user's: `overside/volumes` in `XDG_DATA_HOME`, or in `~/.local/share`.
@@ -216,22 +250,22 @@ impl Home {
             let path = description;
             return Err(HomeError::Member { path, why: format!("a volume has 1 to {MEMBERS_MAX} members (--on)") });
         }
-        let files = creation.members.iter().filter(|place| place.path().is_some()).count();
-        if creation.layout.is_redundant() && files != 0 && files != count {
+        let durable = creation.members.iter().filter(|place| place.is_durable()).count();
+        if creation.layout.is_redundant() && durable != 0 && durable != count {
             let why = "a mirror or RAID 5 of files and memory would read what the memory has lost; use files alone";
             return Err(HomeError::Member { path: description, why: why.to_owned() });
         }
-        let (written, mut made) = make_members(creation, &description)?;
+        let (written, mut made) = make_members(creation, &description, self.around(clock))?;
         // Before it is written down, it has to open.
         let parsed = Description::parse(&description, &written.text())?;
-        drop(assemble(&parsed, None, clock)?);
-        if creation.layout.is_redundant() && files != 0 {
+        drop(assemble(&parsed, None, self.around(clock))?);
+        if creation.layout.is_redundant() && durable != 0 {
             let intents = self.intents(name);
-            made.0.push(intents.clone());
+            made.files.push(intents.clone());
             format_intents(&parsed, &intents, clock)?;
         }
         written.publish(&description)?;
-        made.0.clear();
+        made.stay();
         Ok(())
     }
 
@@ -248,7 +282,8 @@ impl Home {
     /// # Errors
     /// As [`device`](Self::device).
     pub fn open_volume(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Opened, HomeError> {
-        let opened = assemble(&self.description(name)?, Some((self.path(name), self.intents(name))), clock)?;
+        let opened =
+            assemble(&self.ready(name, clock)?, Some((self.path(name), self.intents(name))), self.around(clock))?;
         // With the members it is this process' alone.
         Ok(Opened { writer: writer_record(self.folder.join(format!("{name}{WRITER_SUFFIX}")))?, ..opened })
     }
@@ -257,8 +292,9 @@ impl Home {
     ///
     /// # Errors
     /// There is none, or it is open elsewhere.
-    pub fn delete(&self, name: &str) -> Result<Deleted, HomeError> {
+    pub fn delete(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Deleted, HomeError> {
         let (description, path) = (self.description(name)?, self.path(name));
+        let _held = remote::hold(&description, &path, clock, DELETE_PATIENCE)?;
         let (mut members, mut left) = (Vec::new(), Vec::new());
         for (number, (place, _)) in description.members.iter().enumerate() {
             let Some(path) = place.path() else { continue };
@@ -272,11 +308,19 @@ impl Home {
         }
         // First what says that there is a volume: half a deletion leaves files, and no volume without members.
         fs::remove_file(&path).map_err(of(&path))?;
+        for (number, (place, _)) in description.members.iter().enumerate() {
+            if let Place::Remote(remote) = place
+                && let Err(why) = remote::release(self.reach.as_ref(), remote, (description.id, number), &**clock)
+            {
+                left.push((place.named(), why));
+            }
+        }
         for (path, _) in &members {
             fs::remove_file(path).map_err(of(path))?;
             let _ = fs::remove_file(side_of(path));
         }
         let _ = fs::remove_file(self.intents(name));
+        let _ = fs::remove_file(path.with_extension(remote::LOCK_EXTENSION));
         let _ = fs::remove_file(self.folder.join(format!("{name}{WRITER_SUFFIX}")));
         Ok(Deleted { gone: members.into_iter().map(|(path, _)| path).collect(), left })
     }
@@ -284,6 +328,10 @@ impl Home {
     fn description(&self, name: &str) -> Result<Description, HomeError> {
         let found = if is_name(name) { Description::read(&self.path(name))? } else { None };
         found.ok_or_else(|| HomeError::Absent(name.to_owned()))
+    }
+
+    fn around<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> (Reached<'a>, &'a Arc<dyn Clock>) {
+        (self.reach.as_ref(), clock)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -303,19 +351,24 @@ impl fmt::Display for Place {
             Place::Memory(None) => f.write_str("memory"),
             Place::Memory(Some(bytes)) => write!(f, "memory:{bytes}"),
             Place::Volatile { seed, path } => write!(f, "volatile:{seed}:{}", path.display()),
+            Place::Remote(remote) => remote.fmt(f),
         }
     }
 }
 
 /// Makes the members of a volume that is to be. They go again, unless it comes about.
-fn make_members(creation: &Creation, description: &Path) -> Result<(Description, Made), HomeError> {
+fn make_members<'a>(
+    creation: &Creation,
+    description: &Path,
+    around: (Reached<'a>, &'a Arc<dyn Clock>),
+) -> Result<(Description, Made<'a>), HomeError> {
     let needed = member_bytes(creation);
-    let mut made = Made(Vec::new());
+    let mut made = Made::new(around);
     let Creation { layout, stripe, bytes, id, .. } = *creation;
-    let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale: BTreeSet::new() };
+    let (stale, lost, grows) = (BTreeSet::new(), BTreeSet::new(), None);
+    let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale, lost, grows };
     for (member, place) in creation.members.iter().enumerate() {
-        let Some(path) = place.path() else {
-            let Place::Memory(asked) = place else { continue };
+        if let Place::Memory(asked) = place {
             let member_bytes = asked.unwrap_or(needed);
             if member_bytes < needed {
                 let why = format!("memory of {member_bytes} bytes is too small: {needed} are needed of each member");
@@ -323,39 +376,47 @@ fn make_members(creation: &Creation, description: &Path) -> Result<(Description,
             }
             written.members.push((place.clone(), member_bytes));
             continue;
-        };
-        let path = std::path::absolute(path).map_err(of(path))?;
-        if path.to_str().is_none_or(|path| path.contains('\n')) {
-            return Err(HomeError::Member { path, why: "its path cannot be written down; choose another".into() });
         }
-        let superblock = Superblock {
-            generation: 1,
-            id,
-            member: member as u16,
-            members: creation.members.len() as u16,
-            layout,
-            stripe,
-            volume_bytes: bytes,
-            member_bytes: needed,
-            sums_bytes: Superblock::room_for_sums(needed),
-            name: creation.name.clone(),
-        };
-        make_member(&path, &superblock)?;
-        made.0.push(path.clone());
-        written.members.push((
-            match place {
-                Place::Volatile { seed, .. } => {
-                    let side = side_of(&path);
-                    make_side(&side)?;
-                    made.0.push(side);
-                    Place::Volatile { seed: *seed, path }
-                }
-                _ => Place::File(path),
-            },
-            0,
-        ));
+        let members = creation.members.len() as u16;
+        let superblock = Superblock { members, ..written.superblock(&creation.name, member, needed) };
+        written.members.push(make_place(place, &superblock, (id, member), &mut made)?);
     }
     Ok((written, made))
+}
+
+/// Makes a member that outlives the node; what is written down of it.
+fn make_place(
+    place: &Place,
+    superblock: &Superblock,
+    member: ([u8; 16], usize),
+    made: &mut Made<'_>,
+) -> Result<(Place, u64), HomeError> {
+    if let Place::Remote(remote) = place {
+        let keys = [&remote.key_file, &remote.access_key].into_iter().flatten();
+        let fits = |path: &PathBuf| path.is_absolute() && path.to_str().is_some_and(|path| !path.contains('\n'));
+        if remote.to_string().contains('\n') || !keys.into_iter().all(fits) {
+            let why = "it, or a key's absolute path, cannot be written down; choose another".to_owned();
+            return Err(HomeError::Member { path: place.named(), why });
+        }
+        // Its own node has checksums.
+        remote::make(made.reach, remote, &Superblock { sums_bytes: 0, ..superblock.clone() }, &**made.clock)?;
+        made.remotes.push((remote.clone(), member));
+        return Ok((place.clone(), superblock.member_bytes));
+    }
+    let Some(path) = place.path() else { return Ok((place.clone(), superblock.member_bytes)) };
+    let path = std::path::absolute(path).map_err(of(path))?;
+    if path.to_str().is_none_or(|path| path.contains('\n')) {
+        return Err(HomeError::Member { path, why: "its path cannot be written down; choose another".into() });
+    }
+    make_member(&path, superblock)?;
+    made.files.push(path.clone());
+    if let Place::Volatile { seed, .. } = place {
+        let side = side_of(&path);
+        make_side(&side)?;
+        made.files.push(side);
+        return Ok((Place::Volatile { seed: *seed, path }, 0));
+    }
+    Ok((Place::File(path), 0))
 }
 
 /// A member's file appears under its name with its superblock and all of its room.
@@ -415,11 +476,32 @@ fn member_bytes(creation: &Creation) -> u64 {
 }
 
 /// Members that were made for a volume that does not come about are taken away.
-struct Made(Vec<PathBuf>);
+struct Made<'a> {
+    files: Vec<PathBuf>,
+    /// Volumes of other nodes: which member each is.
+    remotes: Vec<(RemotePlace, ([u8; 16], usize))>,
+    reach: Reached<'a>,
+    clock: &'a Arc<dyn Clock>,
+}
 
-impl Drop for Made {
+impl<'a> Made<'a> {
+    fn new((reach, clock): (Reached<'a>, &'a Arc<dyn Clock>)) -> Made<'a> {
+        Made { files: Vec::new(), remotes: Vec::new(), reach, clock }
+    }
+
+    /// The volume has come about.
+    fn stay(&mut self) {
+        self.files.clear();
+        self.remotes.clear();
+    }
+}
+
+impl Drop for Made<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|path| _ = fs::remove_file(path));
+        self.files.iter().for_each(|path| _ = fs::remove_file(path));
+        for (place, member) in &self.remotes {
+            let _ = remote::release(self.reach, place, *member, &**self.clock);
+        }
     }
 }
 
@@ -523,19 +605,19 @@ mod tests {
         home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
         let open = home.open_volume("pg", &clock()).unwrap();
         assert_eq!((open.about.layout.as_str(), open.about.members.len()), ("raid1", 2));
-        assert!(matches!(home.delete("pg"), Err(HomeError::InUse(_))));
+        assert!(matches!(home.delete("pg", &clock()), Err(HomeError::InUse(_))));
         assert!(first.exists() && home.list().unwrap() == ["pg"]);
         drop(open);
         fs::write(&second, b"somebody's").unwrap();
-        let deleted = home.delete("pg").unwrap();
+        let deleted = home.delete("pg", &clock()).unwrap();
         assert_eq!((&deleted.gone, deleted.left.len()), (&vec![first.clone()], 1));
         assert!(!first.exists() && second.exists());
-        assert!(matches!(home.delete("pg"), Err(HomeError::Absent(_))));
+        assert!(matches!(home.delete("pg", &clock()), Err(HomeError::Absent(_))));
         // A member whose disk is gone does not keep the rest.
         fs::remove_file(&second).unwrap();
         home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
         fs::remove_file(&first).unwrap();
-        assert_eq!(home.delete("pg").unwrap().gone, [second]);
+        assert_eq!(home.delete("pg", &clock()).unwrap().gone, [second]);
     }
 
     #[test]
@@ -549,7 +631,7 @@ mod tests {
         assert!(writer().goes_on(7) && !writer().is_replaced(7) && writer().is_replaced(8));
         assert!(writer().note(LastWriter { session: 7, returns: false }));
         assert!(!writer().goes_on(7) && writer().is_replaced(7));
-        home.delete("pg").unwrap();
+        home.delete("pg", &clock()).unwrap();
         assert!(!home.folder().join("pg.writer").exists());
     }
 
@@ -670,6 +752,24 @@ mod tests {
     }
 
     #[test]
+    fn what_no_member_has_right_is_known_in_the_next_life() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+        let lost = BTreeSet::from([(1, 16384)]);
+        let description = Description { lost, ..home.description("pg").unwrap() };
+        description.publish(&home.path("pg")).unwrap();
+        assert_eq!(home.description("pg").unwrap(), description);
+        fs::remove_file(folder.path().join("m0.img")).unwrap();
+        let mut device = home.device("pg", &clock()).unwrap();
+        let mut read = |at| {
+            let read = Work::Read { at, length: 8192, into: buffer() };
+            carry_out(&mut *device, &SystemClock, read, DISK_PATIENCE).1
+        };
+        assert_eq!((read(0), read(16384)), (Ok(()), Err(DeviceError::Corrupt)));
+    }
+
+    #[test]
     fn a_mirror_of_files_and_memory_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::open(&folder.path().join("home")).unwrap();
@@ -714,11 +814,112 @@ mod tests {
             fs::write(&description, &text[..cut]).unwrap();
             let _ = home.device("pg", &clock()).map(drop);
         }
-        for stale in ["stale 0\n", "stale 2\n", "stale x\n"] {
+        for stale in ["stale 0\n", "stale 2\n", "stale x\n", "lost 0 0\n", "lost 0\n", "grows x\n"] {
             fs::write(&description, format!("{text}{stale}")).unwrap();
             refused("is not what this program writes");
         }
         fs::write(&description, "overside-volume 2\n").unwrap();
         refused("line 1");
+    }
+
+    #[test]
+    fn a_volume_grows_with_what_is_in_it_and_half_of_that_is_finished() {
+        for (layout, count) in
+            [(LayoutKind::Concat, 2), (LayoutKind::Stripes, 3), (LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let home = Home::open(&folder.path().join("home")).unwrap();
+            home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+            write(&home, 7);
+            let refused = |bytes| home.resize("pg", bytes, &clock()).unwrap_err().to_string();
+            assert!(refused(3 << 20).contains("does not become smaller"), "{}", refused(3 << 20));
+            assert!(refused(8 << 30).contains("no room for so many checksums"), "{}", refused(8 << 30));
+            let open = home.device("pg", &clock()).unwrap();
+            assert!(matches!(home.resize("pg", 6 << 20, &clock()), Err(HomeError::InUse(_))));
+            drop(open);
+            home.resize("pg", 6 << 20, &clock()).unwrap();
+            assert_eq!(content(&home), 7);
+            assert!(home.device("pg", &clock()).unwrap().geometry().bytes >= 6 << 20);
+            // A crash after the first member: whoever opens it goes on.
+            let description = Description { grows: Some(9 << 20), ..home.description("pg").unwrap() };
+            description.publish(&home.path("pg")).unwrap();
+            let first = folder.path().join("m0.img");
+            if layout != LayoutKind::Concat {
+                let before = repair::superblock(&first).unwrap();
+                let member_bytes = before.member_bytes * 3 / 2;
+                let file = fs::OpenOptions::new().write(true).open(&first).unwrap();
+                file.set_len(before.data_start() + member_bytes).unwrap();
+                let half = Superblock { generation: before.generation + 1, member_bytes, ..before };
+                file.write_all_at(&half.sums().unwrap().empty_bitmap(), half.sums().unwrap().bitmap).unwrap();
+                file.write_all_at(&half.bytes(), 0).unwrap();
+            }
+            let mut device = home.device("pg", &clock()).unwrap();
+            let bytes = device.geometry().bytes;
+            assert!((9 << 20..10 << 20).contains(&bytes), "{bytes}");
+            assert!(home.description("pg").unwrap().grows.is_none());
+            assert_eq!(content_of(&mut *device), 7);
+            // What is new is zeros, and matches its parity and its sums on every member.
+            let check = Work::Check { at: 0, length: bytes, mend: false, wrong: 0 };
+            let (work, result) = carry_out(&mut *device, &SystemClock, check, DISK_PATIENCE);
+            assert!(matches!(work, Some(Work::Check { wrong: 0, .. })) && result == Ok(()), "{layout:?}: {work:?}");
+            drop(device);
+            if layout.is_redundant() {
+                fs::remove_file(&first).unwrap();
+                let mut device = home.device("pg", &clock()).unwrap();
+                let read = Work::Read { at: bytes - 8192, length: 8192, into: buffer() };
+                let (work, result) = carry_out(&mut *device, &SystemClock, read, DISK_PATIENCE);
+                assert_eq!(result, Ok(()));
+                assert!(matches!(work, Some(Work::Read { into, .. }) if into.iter().all(|byte| *byte == 0)));
+                assert_eq!(content_of(&mut *device), 7);
+                drop(device);
+                assert!(refused(12 << 20).contains("m0.img"), "{}", refused(12 << 20));
+            }
+        }
+    }
+
+    #[test]
+    fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
+        for (layout, count) in [(LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)] {
+            let folder = tempfile::tempdir().unwrap();
+            let home = Home::open(&folder.path().join("home")).unwrap();
+            home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+            write(&home, 4);
+            let [first, second, third] = ["m0.img", "m1.img", "new.img"].map(|name| folder.path().join(name));
+            let by = |old: &Path, new: &Path| {
+                home.replace("pg", &old.display().to_string(), &Place::File(new.to_path_buf()), &clock())
+            };
+            let before = fs::read_to_string(home.path("pg")).unwrap();
+            assert!(by(&third, &first).unwrap_err().to_string().contains("has no member"));
+            assert!(by(&first, &second).unwrap_err().to_string().contains("is there already"));
+            assert!(by(&first, &folder.path().join("no/folder")).is_err());
+            let memory = home.replace("pg", &first.display().to_string(), &Place::Memory(None), &clock());
+            assert!(memory.unwrap_err().to_string().contains("memory"));
+            let open = home.device("pg", &clock()).unwrap();
+            assert!(matches!(by(&first, &third), Err(HomeError::InUse(_))));
+            drop(open);
+            assert_eq!(fs::read_to_string(home.path("pg")).unwrap(), before, "half a step leaves nothing");
+            assert!(!third.exists());
+            fs::remove_file(&first).unwrap();
+            assert_eq!(by(&first, &third).unwrap(), Place::File(first.clone()));
+            assert_eq!(home.description("pg").unwrap().stale, [0].into());
+            let refused = by(&second, &first).unwrap_err().to_string();
+            assert!(refused.contains("wait until they are current"), "{refused}");
+            let Opened { mut device, about, .. } = home.open_volume("pg", &clock()).unwrap();
+            let until = std::time::Instant::now() + DISK_PATIENCE;
+            while about.health.state(0) == overside_volume::MemberState::Stale {
+                assert!(std::time::Instant::now() < until, "it is not resynced");
+                assert_eq!(content_of(&mut *device), 4);
+            }
+            drop(device);
+            // The new one alone is as good as the old one.
+            fs::remove_file(&second).unwrap();
+            assert_eq!(content(&home), 4);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Concat, 2), &clock()).unwrap();
+        let first = folder.path().join("m0.img").display().to_string();
+        let refused = home.replace("pg", &first, &Place::File(folder.path().join("x")), &clock()).unwrap_err();
+        assert!(refused.to_string().contains("cannot do without"), "{refused}");
     }
 }

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_verbs::Clock;
-use overside_volume::{Hint, MemberState, Work, complete, wait};
+use overside_volume::{Device, Hint, MemberState, Work, complete, wait};
 
-use super::assemble::{assemble, open_member};
-use super::{DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Superblock, make_member, make_side, of, side_of};
+use super::assemble::{assemble, member_bytes, open_member};
+use super::description::Description;
+use super::{
+    DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Place, Superblock, make_member, make_side, of, remote, side_of,
+};
 
 impl Home {
     /// Brings each member up to date that has missed writes, and makes those anew that are gone. Nobody may serve the
@@ -23,9 +26,16 @@ impl Home {
         clock: &Arc<dyn Clock>,
         mut on_progress: impl FnMut(u64, u64),
     ) -> Result<Vec<PathBuf>, HomeError> {
-        let (mut description, places) = (self.description(name)?, (self.path(name), self.intents(name)));
+        let (mut description, places) = (self.ready(name, clock)?, (self.path(name), self.intents(name)));
+        let held = remote::hold(&description, &places.0, clock, DELETE_PATIENCE)?;
         let (mut source, mut gone, mut refused) = (None, Vec::new(), None);
         for (number, (place, _)) in description.members.iter().enumerate() {
+            if let (Place::Remote(remote), true) = (place, description.stale.contains(&number)) {
+                // Its node has to be there.
+                let bytes = description.members[number].1;
+                let opened = remote::open((remote, bytes), &description, number, self.around(clock), (&held, None));
+                refused = refused.or(opened.err());
+            }
             let Some(path) = place.path() else { continue };
             match open_member(path, &description, number, DELETE_PATIENCE) {
                 Err(error @ HomeError::InUse(_)) => return Err(error),
@@ -34,31 +44,26 @@ impl Home {
                 Ok(_) => source = source.or(Some(path.to_path_buf())),
             }
         }
+        drop(held);
         if !gone.is_empty() || refused.is_some() {
             // It notes that they are stale, and what a crash left that cannot be told without them.
-            drop(assemble(&description, Some(places.clone()), clock)?);
+            drop(assemble(&description, Some(places.clone()), self.around(clock))?);
             description = self.description(name)?;
         }
         if let Some(error) = refused {
             return Err(error);
         }
-        let stale: Vec<PathBuf> = description
-            .stale
-            .iter()
-            .filter_map(|number| Some(description.members.get(*number)?.0.path()?.to_path_buf()))
-            .collect();
-        let Some(source) = source.filter(|_| !stale.is_empty()) else { return Ok(Vec::new()) };
-        let superblock = superblock(&source)?;
-        for number in gone {
-            let Some(path) = description.members[number].0.path() else { continue };
-            let superblock = Superblock { member: number as u16, ..superblock.clone() };
-            make_member(path, &superblock)?;
-            if side_of(path).exists() {
-                std::fs::remove_file(side_of(path)).map_err(of(path))?;
-                make_side(&side_of(path))?;
-            }
+        let named = |number: &usize| description.members.get(*number).map(|(place, _)| place.named());
+        let stale: Vec<PathBuf> = description.stale.iter().filter_map(named).collect();
+        if stale.is_empty() {
+            return Ok(stale);
         }
-        let mut opened = assemble(&description, Some(places), clock)?;
+        let superblock = match source {
+            Some(source) => superblock(&source)?,
+            None => description.superblock(name, 0, member_bytes(&description)?),
+        };
+        gone.into_iter().try_for_each(|number| remake(&description, number, &superblock))?;
+        let mut opened = assemble(&description, Some(places), self.around(clock))?;
         let (health, bytes) = (opened.about.health.clone(), opened.device.geometry().bytes);
         let until = |members: usize| (0..members).all(|member| health.state(member) == MemberState::Current);
         while !until(description.members.len()) {
@@ -75,13 +80,30 @@ impl Home {
             }
         }
         // Whoever opens it next has nothing to settle.
-        let all = Work::Hint { at: 0, length: bytes, hint: Hint::DontNeed };
-        for work in [Work::Flush, all] {
-            let ended = complete(&mut *opened.device, &**clock, work, DISK_PATIENCE);
-            ended.1.map_err(|why| HomeError::Device { path: stale[0].clone(), why })?;
-        }
+        close(&mut *opened.device, &stale[0], &**clock)?;
         Ok(stale)
     }
+}
+
+/// Makes a member's file anew.
+fn remake(description: &Description, number: usize, superblock: &Superblock) -> Result<(), HomeError> {
+    let Some(path) = description.members[number].0.path() else { return Ok(()) };
+    make_member(path, &Superblock { member: number as u16, ..superblock.clone() })?;
+    if side_of(path).exists() {
+        std::fs::remove_file(side_of(path)).map_err(of(path))?;
+        make_side(&side_of(path))?;
+    }
+    Ok(())
+}
+
+/// Brings everything to stable storage, with nothing left that is noted.
+pub(super) fn close(device: &mut dyn Device, path: &Path, clock: &dyn Clock) -> Result<(), HomeError> {
+    let all = Work::Hint { at: 0, length: device.geometry().bytes, hint: Hint::DontNeed };
+    for work in [Work::Flush, all] {
+        let ended = complete(device, clock, work, DISK_PATIENCE);
+        ended.1.map_err(|why| HomeError::Device { path: path.to_path_buf(), why })?;
+    }
+    Ok(())
 }
 
 /// Which volume a member is of.

@@ -2,8 +2,10 @@
 
 mod absent;
 mod file;
+mod remote;
 pub mod volatile;
 
 pub use absent::Absent;
 pub use file::FileMember;
+pub use remote::{Attach, RemoteMember};
 pub use volatile::Volatile;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use overside_verbs::handshake::Key;
-use overside_volume::wire::{Hello, Proof, Welcome};
+use overside_volume::wire::Proof;
 
 /// Keys of volumes. A volume without one cannot be attached over a connection.
 #[derive(Clone, Debug, Default)]
@@ -50,13 +50,35 @@ impl Access {
         self.0.push(Entry { volume: volume.to_owned(), writes, key });
     }
 
-    /// Whether the proof is of a key of the volume, and then whether its holder may write. As many keys are tried for a
-    /// volume that there is as for one that there is not.
-    pub(super) fn permits(&self, hello: &Hello, asked: &Welcome, proof: &Proof) -> Option<bool> {
-        let tried = self.0.iter().map(|entry| (entry, proof.is_of(&entry.key, hello, asked)));
-        let tried: Vec<_> = tried.filter(|(entry, holds)| *holds && entry.volume == hello.name).collect();
+    /// Whether the proof is of a key of the volume, for a message and what the node said to it, and then whether its
+    /// holder may write. As many keys are tried for a volume that there is as for one that there is not.
+    pub(super) fn permits(&self, volume: &str, (message, asked): (&[u8], &[u8]), proof: &Proof) -> Option<bool> {
+        let tried = self.0.iter().map(|entry| (entry, proof.is_of(&entry.key, message, asked)));
+        let tried: Vec<_> = tried.filter(|(entry, holds)| *holds && entry.volume == volume).collect();
         tried.iter().map(|(entry, _)| entry.writes).max()
     }
+}
+
+/// Files of access.
+#[doc(hidden)]
+pub fn seeds_access() -> Vec<Vec<u8>> {
+    let texts = ["# who\n\n pg  rw  pg.key\nold ro /keys/with space\n", "pg\trw\tkey\r\npg ro other", ""];
+    texts.map(|text| text.as_bytes().to_vec()).into()
+}
+
+/// Reads a file of access. What it says must be said again by the lines that are made of it. Whether it says anything sound.
+#[doc(hidden)]
+pub fn fuzz_access(input: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(input);
+    let Ok(found) = Access::lines(&text, Path::new("/keys")) else { return false };
+    assert!(found.len() <= text.lines().count(), "a line is one entry");
+    for (volume, writes, file) in &found {
+        assert!(!volume.is_empty() && !volume.contains(char::is_whitespace), "{volume:?}");
+        let line = format!("{volume} {} {}", if *writes { "rw" } else { "ro" }, file.display());
+        let again = Access::lines(&line, Path::new("/elsewhere")).map(|mut lines| lines.pop());
+        assert_eq!(again, Ok(Some((volume.clone(), *writes, file.clone()))), "{line:?}");
+    }
+    true
 }
 
 #[cfg(test)]

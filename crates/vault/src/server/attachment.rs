@@ -56,6 +56,11 @@ impl Attachment {
         self.fenced.store(true, Ordering::Release);
     }
 
+    /// The client's process, as it says itself.
+    pub(super) fn process(&self) -> u32 {
+        self.process
+    }
+
     pub(super) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }

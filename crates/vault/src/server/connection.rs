@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use overside_memory::Bytes;
 use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
-use overside_volume::wire::{self, Asked, HEADER, Hello, Inquiry, Operation, Proof, Reply, Role, Status, Welcome};
+use overside_volume::wire::{
+    self, Asked, Change, Changed, HEADER, Hello, Inquiry, NONCE_BYTES, Operation, Proof, Reply, Role, Status, Welcome,
+};
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
@@ -20,8 +22,14 @@ pub struct Connection {
     attached: Option<Attached>,
     /// It was greeted, and waits for what must end first.
     greeted: Option<Greeted>,
-    /// It greeted, and must prove the volume's key: its greeting, and what it was told.
-    challenged: Option<(Hello, Welcome)>,
+    /// It must prove the volume's key: what it said, and what it was told.
+    challenged: Option<Challenged>,
+}
+
+#[derive(Debug)]
+enum Challenged {
+    Greeting(Hello, Welcome),
+    Change(Change, Changed),
 }
 
 #[derive(Debug)]
@@ -59,17 +67,53 @@ impl Connection {
         let [session, bytes] = [session, bytes].map(|half| u64::from_le_bytes(std::array::from_fn(|i| half[i])));
         let asked = Welcome { session, bytes, ..self.refused(&hello, Status::Prove) };
         context.reply(hello.number, |body| body.extend_from_slice(&asked.bytes()[CONTROL_HEADER..]));
-        self.challenged = Some((hello, asked));
+        self.challenged = Some(Challenged::Greeting(hello, asked));
+        Ok(())
+    }
+
+    /// The same of a change.
+    fn challenge_change(&mut self, context: &mut Context<'_>, change: Change) -> Result<(), BadMessage> {
+        if self.challenged.is_some() {
+            return Err(BadMessage("a second question before a proof"));
+        }
+        if self.node.options.access.is_none() {
+            self.node.change_later(context, change.number, change);
+            return Ok(());
+        }
+        let mut nonce = [0; NONCE_BYTES];
+        context.clock().fill(&mut nonce).map_err(|_| BadMessage("the system has no chance to give"))?;
+        let asked = Changed { number: change.number, status: Status::Prove, nonce, text: String::new() };
+        context.reply(change.number, |body| body.extend_from_slice(&asked.bytes()[CONTROL_HEADER..]));
+        self.challenged = Some(Challenged::Change(change, asked));
         Ok(())
     }
 
     /// One answer for whoever has no key of a volume, and for all who ask for one that is not there.
     fn proved(&mut self, context: &mut Context<'_>, proof: &Proof) -> Result<(), BadMessage> {
-        let Some((hello, asked)) = self.challenged.take().filter(|(hello, _)| hello.number == proof.number) else {
-            return Err(BadMessage("a proof that nobody asked for"));
-        };
+        let challenged = self.challenged.take().ok_or(BadMessage("a proof that nobody asked for"))?;
         let access = self.node.options.access.as_ref();
-        let refused = match access.and_then(|access| access.permits(&hello, &asked, proof)) {
+        let permits =
+            |volume: &str, said: (&[u8], &[u8])| access.and_then(|access| access.permits(volume, said, proof));
+        let (hello, asked) = match challenged {
+            Challenged::Greeting(hello, _) if hello.number != proof.number => {
+                return Err(BadMessage("a proof that nobody asked for"));
+            }
+            Challenged::Greeting(hello, asked) => (hello, asked),
+            Challenged::Change(change, asked) => {
+                let status = match permits(&change.volume, (&change.bytes()[..], &asked.bytes()[..])) {
+                    Some(true) => {
+                        self.node.change_later(context, proof.number, change);
+                        return Ok(());
+                    }
+                    Some(false) => Status::Device(DeviceError::ReadOnly),
+                    None => Status::Unknown,
+                };
+                let refused = Changed { number: proof.number, status, nonce: [0; NONCE_BYTES], text: String::new() };
+                context.reply(proof.number, |body| body.extend_from_slice(&refused.bytes()[CONTROL_HEADER..]));
+                return Ok(());
+            }
+        };
+        let refused = match permits(&hello.name, (&hello.bytes()[..], &asked.bytes()[..])) {
             Some(true) => return self.greet(context, &hello, true),
             Some(false) if hello.role == Role::Reader => return self.greet(context, &hello, false),
             Some(false) => Status::Device(DeviceError::ReadOnly),
@@ -138,12 +182,10 @@ impl Connection {
         context: &Context<'_>,
         hello: &Hello,
     ) -> Result<Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status>, BadMessage> {
-        let Some(volume) = self.node.volume(&hello.name) else {
-            let is_there = lock(&self.node.failed).contains_key(&hello.name);
-            return Ok(Err(if is_there { Status::Device(DeviceError::Failed) } else { Status::Unknown }));
-        };
         let now = context.clock().now();
+        // Held until the client is among them: the node lets no volume go meanwhile.
         let mut attachments = lock(&self.node.attachments);
+        let Some(volume) = self.node.volume(&hello.name) else { return Ok(Err(self.node.why_not(&hello.name))) };
         if let Some(found) = attachments.get(&hello.session).filter(|found| Arc::ptr_eq(&found.volume, &volume)) {
             if found.is_fenced() {
                 return Ok(Err(Status::Device(DeviceError::Fenced)));
@@ -313,6 +355,9 @@ impl Session for Connection {
             let report = self.node.report(number, &inquiry.volume, context.clock().now());
             context.reply(number, |body| body.extend_from_slice(&report.bytes()[CONTROL_HEADER..]));
             return Ok(());
+        }
+        if Change::changes(&header) {
+            return self.challenge_change(context, Change::of(&header, payload).map_err(bad)?);
         }
         let asked = Asked::of(&header, payload).map_err(bad)?;
         self.carry_out(context, &asked, payload)

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | one connection: greetings, requests, what they are answered with | `connection` |
 //! | who may attach which volume | `access` |
+//! | volumes that are changed while nobody uses them | `changes` |
 //! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
 //! | a volume in the node's own process, for fronts | `door` |
 //! | how it all does, for those who ask | `report`, [`status`] |
@@ -14,6 +15,7 @@
 mod access;
 mod attachment;
 mod blocks;
+mod changes;
 mod connection;
 mod door;
 mod ledger;
@@ -23,11 +25,14 @@ mod volume;
 mod writer;
 
 pub use access::{Access, BadAccess};
+#[doc(hidden)]
+pub use access::{fuzz_access, seeds_access};
+pub use changes::{ChangeError, Keeper, change};
 pub use door::Door;
 pub use status::{StatusError, status};
 pub use writer::{LastWriter, WriterRecord};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -61,6 +66,8 @@ pub struct NodeOptions {
     pub linger: Duration,
     /// Who may attach volumes over connections; none: whoever may connect.
     pub access: Option<Access>,
+    /// Who changes volumes; none: they are not changed over connections.
+    pub keeper: Option<Arc<dyn Keeper>>,
     /// How much processor time the node's process has used, for its reports.
     pub cpu: Option<fn() -> Duration>,
 }
@@ -98,6 +105,7 @@ impl Default for NodeOptions {
             sessions_max: 1024,
             linger: Duration::from_secs(10),
             access: None,
+            keeper: None,
             cpu: None,
         }
     }
@@ -113,6 +121,8 @@ pub struct Node {
     volumes: Mutex<BTreeMap<String, Arc<Volume>>>,
     /// Volumes that could not be opened, and why.
     failed: Mutex<BTreeMap<String, String>>,
+    /// Volumes that are being changed: nobody has them meanwhile.
+    changing: Mutex<BTreeSet<String>>,
     /// While it is served.
     serving: Mutex<Option<Serving>>,
     attachments: Mutex<BTreeMap<u64, Arc<Attachment>>>,
@@ -122,7 +132,8 @@ pub struct Node {
 #[derive(Debug)]
 struct Serving {
     threads: Arc<dyn Threads>,
-    running: Vec<Running>,
+    /// Threads, by names.
+    running: BTreeMap<String, Running>,
     since: Instant,
 }
 
@@ -184,6 +195,7 @@ impl Node {
             incarnation: u64::from_le_bytes(chance).max(1),
             volumes: Mutex::default(),
             failed: Mutex::default(),
+            changing: Mutex::default(),
             serving: Mutex::default(),
             attachments: Mutex::default(),
             blocks: OnceLock::new(),
@@ -212,14 +224,20 @@ impl Node {
         let volume = Arc::new(Volume::new(device, &self.options, self.clock.clone(), about, record)?);
         let mut serving = lock(&self.serving);
         if let Some(serving) = &mut *serving {
-            serving.running.push(self.start(&*serving.threads, name, volume.clone())?);
+            let running = self.start(&*serving.threads, name, volume.clone())?;
+            serving.running.insert(name.to_owned(), running);
         }
         lock(&self.failed).remove(name);
         let mut volumes = lock(&self.volumes);
         volumes.insert(name.to_owned(), volume);
-        let share = self.options.cache.bytes / volumes.len() as u64;
-        volumes.values().for_each(|volume| volume.share(share));
+        self.share_cache(&volumes);
         Ok(())
+    }
+
+    /// Each volume gets its part of the cache.
+    fn share_cache(&self, volumes: &BTreeMap<String, Arc<Volume>>) {
+        let share = self.options.cache.bytes / volumes.len().max(1) as u64;
+        volumes.values().for_each(|volume| volume.share(share));
     }
 
     /// A volume that there is and that cannot be opened: clients are refused, and reports say why.
@@ -232,9 +250,19 @@ impl Node {
         lock(&self.failed).remove(name);
     }
 
-    /// Whether it has a volume of this name.
+    /// Whether it has a volume of this name, or has let go of it to be changed.
     pub fn serves(&self, name: &str) -> bool {
-        lock(&self.volumes).contains_key(name)
+        lock(&self.volumes).contains_key(name) || lock(&self.changing).contains(name)
+    }
+
+    /// What a client hears of a volume that the node does not have.
+    fn why_not(&self, name: &str) -> Status {
+        if lock(&self.changing).contains(name) {
+            // It is there again soon.
+            return Status::Full;
+        }
+        let is_there = lock(&self.failed).contains_key(name);
+        if is_there { Status::Device(DeviceError::Failed) } else { Status::Unknown }
     }
 
     /// Serves it, on threads of `options`.
@@ -250,9 +278,10 @@ impl Node {
         {
             let mut serving = lock(&self.serving);
             let (threads, since) = (options.threads.clone(), self.clock.now());
-            let serving = serving.insert(Serving { threads, running: Vec::new(), since });
+            let serving = serving.insert(Serving { threads, running: BTreeMap::new(), since });
             for (name, volume) in lock(&self.volumes).iter() {
-                serving.running.push(self.start(&*serving.threads, name, volume.clone())?);
+                let running = self.start(&*serving.threads, name, volume.clone())?;
+                serving.running.insert(name.clone(), running);
             }
         }
         let listening = listening.into_iter().map(|listening| (listening, self.clone())).collect();
@@ -281,11 +310,13 @@ impl Node {
     /// # Errors
     /// There is no such volume, another client writes it, or the node has no room for one more client.
     pub fn door(self: &Arc<Self>, name: &str, role: Role) -> Result<Door, NoDoor> {
-        let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
         let now = self.clock.now();
         // It ends with the node, and never comes again.
         let who = Who { role, process: std::process::id(), goes_on: None, returns: false };
-        let attached = self.attach(&mut lock(&self.attachments), &volume, who, now);
+        let mut attachments = lock(&self.attachments);
+        let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
+        let attached = self.attach(&mut attachments, &volume, who, now);
+        drop(attachments);
         let (to, before) =
             attached.map_err(|status| if status == Status::Busy { NoDoor::Busy } else { NoDoor::Full })?;
         Ok(Door::new(self.clone(), to, before)?)
@@ -384,7 +415,7 @@ impl Drop for Served {
         let serving = lock(&self.node.serving).take();
         let volumes = std::mem::take(&mut *lock(&self.node.volumes));
         volumes.values().for_each(|volume| volume.stop());
-        serving.into_iter().flat_map(|serving| serving.running).for_each(Running::join);
+        serving.into_iter().flat_map(|serving| serving.running.into_values()).for_each(Running::join);
         volumes.values().for_each(|volume| volume.forget_writers());
         lock(&self.node.attachments).clear();
     }

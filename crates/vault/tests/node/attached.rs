@@ -114,3 +114,48 @@ mod a_file_and_a_cache_over_tcp {
 
     overside_conformance::device_tests!(open);
 }
+
+mod as_a_member_of_another_node {
+    use super::*;
+    use overside_service::SystemThreads;
+    use overside_vault::members::RemoteMember;
+
+    /// All of it but the first block. It is attached by the member's own thread.
+    fn open() -> Box<dyn Device> {
+        let name = fresh_name("tcp");
+        let whole = Box::new(MemoryDevice::new((1 << 20) + 4096).unwrap());
+        let served = serve("tcp", &name, whole, NodeOptions::default());
+        let attach = move || Link::attach(provider("tcp"), &name, "v", LinkOptions::default());
+        let volume = attach().unwrap();
+        let range = (4096, 1 << 20);
+        let again = Box::new(move || attach().ok());
+        let device = RemoteMember::new(Some(volume), again, range, SystemClock::handle(), &SystemThreads).unwrap();
+        Box::new(Attached { device: Box::new(device), _served: served, _folder: None })
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+/// Its requests fail while its node is away, and are carried out once it is there.
+#[test]
+fn a_member_whose_node_is_away_fails_and_is_back_with_it() {
+    use overside_service::SystemThreads;
+    use overside_vault::members::RemoteMember;
+    use overside_volume::{DeviceError, Work, complete};
+    let name = fresh_name("shm");
+    let at = name.clone();
+    let options = LinkOptions { give_up: Some(Duration::from_millis(50)), returns: true, ..LinkOptions::default() };
+    let attach = Box::new(move || Link::attach(provider("shm"), &at, "v", options.clone()).ok());
+    let mut member = RemoteMember::new(None, attach, (0, 1 << 20), SystemClock::handle(), &SystemThreads).unwrap();
+    let mut flush = || complete(&mut member, &SystemClock, Work::Flush, PATIENCE).1;
+    assert_eq!(flush(), Err(DeviceError::Unreachable));
+    for _ in 0..2 {
+        let served = serve("shm", &name, Box::new(MemoryDevice::new(1 << 20).unwrap()), NodeOptions::default());
+        let until = Instant::now() + PATIENCE;
+        while flush() != Ok(()) {
+            assert!(Instant::now() < until, "it is not back");
+        }
+        drop(served);
+        assert_eq!(flush(), Err(DeviceError::Unreachable), "it does not wait for ever");
+    }
+}

@@ -3,10 +3,12 @@
 use std::sync::Mutex;
 
 use overside_service::client::{Link as Raw, LinkError as RawError, LinkOptions as RawOptions};
-use overside_vault::server::{About, LastWriter, WriterRecord};
+use overside_vault::server::{About, Access, Keeper, LastWriter, WriterRecord};
+use overside_verbs::handshake::Key;
 use overside_volume::client::{Link, LinkError, LinkOptions};
 use overside_volume::wire::{
-    Asked, Hello, Inquiry, Operation, PROOF_BYTES, Proof, Reply, Report, Role, SessionRole, Status, Welcome,
+    Alteration, Asked, Change, Changed, Hello, Inquiry, Operation, PROOF_BYTES, Proof, Reply, Report, Role,
+    SessionRole, Status, Welcome,
 };
 use overside_volume::{DeviceError, MemoryDevice, Work, complete};
 
@@ -322,4 +324,128 @@ fn an_inquiry_is_answered_at_any_time_and_a_bad_one_ends_its_connection_alone() 
         }
         assert_eq!(ask(&mut link, "v").status, Status::Done, "others are answered on");
     }
+}
+
+/// Changes nothing, and has the volume served again.
+#[derive(Debug, Default)]
+struct Counting(Mutex<Vec<String>>);
+
+impl Keeper for Counting {
+    fn allows(&self, _: &str, what: &Alteration) -> Result<(), String> {
+        if *what == (Alteration::Resize { bytes: 1 }) { Err("not so".to_owned()) } else { Ok(()) }
+    }
+
+    fn change(&self, node: &Arc<Node>, volume: &str, what: &Alteration) -> Result<String, String> {
+        self.0.lock().unwrap().push(format!("{volume}: {what:?}"));
+        assert!(node.serves(volume) && !node.names().contains(&volume.to_owned()), "it is the keeper's alone");
+        node.add(volume, memory()).map_err(|error| error.to_string())?;
+        if *what == Alteration::Delete { Err("no".to_owned()) } else { Ok("done".to_owned()) }
+    }
+}
+
+fn change(number: u32, what: Alteration) -> Vec<u8> {
+    Change { number, volume: "v".to_owned(), what }.bytes()
+}
+
+fn changed(link: &mut Raw, message: &[u8]) -> Result<Changed, RawError> {
+    say(link, message);
+    heard(link).map(|message| Changed::parse(&message).unwrap())
+}
+
+#[test]
+fn a_volume_is_changed_while_nobody_uses_it_and_served_again() {
+    for transport in TRANSPORTS {
+        let (name, keeper) = (fresh_name(transport), Arc::new(Counting::default()));
+        let options = NodeOptions { keeper: Some(keeper.clone()), cache: small_cache(), ..NodeOptions::default() };
+        let _served = serve(transport, &name, memory(), options);
+        let mut link = raw(transport, &name);
+        let resize = || change(0, Alteration::Resize { bytes: 2 << 20 });
+        let client =
+            Link::attach(provider(transport), &name, "v", LinkOptions { process: 77, ..LinkOptions::default() });
+        let refused = changed(&mut link, &resize()).unwrap();
+        assert_eq!(refused.status, Status::Refused);
+        assert!(refused.text.contains("v is in use by process 77"), "{}", refused.text);
+        client.unwrap().close(PATIENCE);
+        for _ in 0..2 {
+            let done = changed(&mut link, &resize()).unwrap();
+            assert_eq!((done.status, done.text.as_str()), (Status::Done, "done"));
+        }
+        let why = changed(&mut link, &change(0, Alteration::Resize { bytes: 1 })).unwrap();
+        assert_eq!((why.status, why.text.as_str()), (Status::Refused, "not so"));
+        let why = changed(&mut link, &change(0, Alteration::Delete)).unwrap();
+        assert_eq!((why.status, why.text.as_str()), (Status::Refused, "no"));
+        let unknown = Change { number: 0, volume: "w".to_owned(), what: Alteration::Delete };
+        assert_eq!(changed(&mut link, &unknown.bytes()).unwrap().status, Status::Unknown);
+        assert_eq!(keeper.0.lock().unwrap().len(), 3);
+        // It is served as before, to whoever comes.
+        let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+        assert_eq!(complete(&mut client, &SystemClock, Work::Flush, PATIENCE).1, Ok(()));
+    }
+}
+
+#[test]
+fn a_node_without_a_keeper_changes_nothing_and_a_bad_change_ends_its_connection_alone() {
+    let name = fresh_name("shm");
+    let _served = serve("shm", &name, memory(), NodeOptions::default());
+    let mut link = raw("shm", &name);
+    assert_eq!(changed(&mut link, &change(0, Alteration::Delete)).unwrap().status, Status::Refused);
+    let sound = change(0, Alteration::Replace { old: "a".to_owned(), new: "b".to_owned() });
+    let (cut, long) = (&sound[..sound.len() - 1], [&sound[..], b"x"].concat());
+    let (mut version, mut kind, mut strange) = (sound.clone(), sound.clone(), sound.clone());
+    (version[9], kind[10], strange[40]) = (9, 4, 1);
+    for bad in [cut, &long, &version, &kind, &strange] {
+        let mut link = raw("shm", &name);
+        assert!(changed(&mut link, bad).is_err(), "{bad:?}");
+    }
+    assert_eq!(changed(&mut link, &sound).unwrap().status, Status::Refused, "others are answered on");
+}
+
+/// The key of a volume lets its holder change it, and a key that reads does not.
+#[test]
+fn who_has_no_key_of_a_volume_does_not_change_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |name: &str, hex: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.path().join(name);
+        std::fs::write(&path, hex).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        Key::from_file(&path).unwrap()
+    };
+    let (writes, reads, other) = (
+        key("rw", "7d0c1b7fa9c1a5a0c1be5f1b0c3be9217f5f4e0a9f5f8dc2b0b1f9f0c7d6a351"),
+        key("ro", "ac5d960c71f2731a0ce76f67ca8980aab6ae4bc13d2a43a6ada270691286d33c"),
+        key("other", "2f9e51c3d7a84b06e1a9f3c58d27b4609e6c1fd08ab35742c9d0e8f1a6b37c54"),
+    );
+    let mut access = Access::default();
+    access.allow("v", true, writes.clone());
+    access.allow("v", false, reads.clone());
+    access.allow("w", true, other.clone());
+    let (name, keeper) = (fresh_name("shm"), Arc::new(Counting::default()));
+    let options = NodeOptions { keeper: Some(keeper.clone()), access: Some(access), ..NodeOptions::default() };
+    let _served = serve("shm", &name, memory(), options);
+    let asks = |volume: &str, key: &Key, tampers: bool| {
+        let mut link = raw("shm", &name);
+        let asked = Change { number: 0, volume: volume.to_owned(), what: Alteration::Resize { bytes: 2 << 20 } };
+        let challenge = changed(&mut link, &asked.bytes()).unwrap();
+        assert_eq!(challenge.status, Status::Prove, "nothing is said before");
+        let mut proven = Change { number: challenge.number, ..asked };
+        if tampers {
+            proven.what = Alteration::Delete;
+        }
+        let proof = Proof::over(key, 0, &proven.bytes(), &challenge.bytes());
+        changed(&mut link, &proof.bytes()).unwrap().status
+    };
+    assert_eq!(asks("v", &other, false), Status::Unknown);
+    assert_eq!(asks("absent", &writes, false), Status::Unknown);
+    assert_eq!(asks("v", &writes, true), Status::Unknown, "the proof is of another change");
+    assert_eq!(asks("v", &reads, false), Status::Device(DeviceError::ReadOnly));
+    assert!(keeper.0.lock().unwrap().is_empty());
+    assert_eq!(asks("v", &writes, false), Status::Done);
+    // A second question before a proof, and a proof of nothing.
+    let mut link = raw("shm", &name);
+    changed(&mut link, &change(0, Alteration::Delete)).unwrap();
+    assert!(changed(&mut link, &change(0, Alteration::Delete)).is_err());
+    let mut link = raw("shm", &name);
+    assert!(changed(&mut link, &Proof { number: 0, proof: [7; PROOF_BYTES] }.bytes()).is_err());
+    assert_eq!(keeper.0.lock().unwrap().len(), 1);
 }

@@ -27,6 +27,8 @@ pub struct Load {
     pub through: bool,
     pub deadline: Duration,
     pub kept_bytes_max: u64,
+    /// It has members look whether they have what was written.
+    pub checks: bool,
 }
 
 pub struct Client {
@@ -43,6 +45,7 @@ enum Pending {
     Write { sectors: std::ops::Range<u64>, version: u64, durable: bool },
     Read { first: u64, then: Known },
     Flush { then: Known },
+    Check { names_nobody: bool },
 }
 
 impl Client {
@@ -96,6 +99,21 @@ impl Client {
         self.end();
     }
 
+    /// Has everything mended that is wrong; then nothing is.
+    pub fn check_all(mut self) {
+        for names_nobody in [false, true] {
+            let bytes = self.load.volume_sectors * SECTOR;
+            for at in (0..bytes).step_by(64 << 10) {
+                let work = Work::Check { at, length: (64 << 10).min(bytes - at), mend: !names_nobody, wrong: 0 };
+                self.submit(work, Pending::Check { names_nobody });
+            }
+            while !self.pending.is_empty() {
+                self.turn();
+            }
+        }
+        self.end();
+    }
+
     fn end(mut self) {
         while !self.pending.is_empty() {
             self.turn();
@@ -115,6 +133,10 @@ impl Client {
         let count = [1, 1, 4, 8, 24, 128][self.chance.below(6) as usize];
         let sectors = first..(first + count).min(self.load.volume_sectors);
         let (at, length) = (first * SECTOR, (sectors.end - first) * SECTOR);
+        if self.load.checks && self.chance.one_in(8) {
+            let work = Work::Check { at, length, mend: self.chance.one_in(2), wrong: 0 };
+            return self.submit(work, Pending::Check { names_nobody: false });
+        }
         match self.chance.below(20) {
             0..10 => {
                 let version = self.model.writes(sectors.clone(), false);
@@ -178,6 +200,12 @@ impl Client {
         match (asked, work) {
             (Pending::Write { sectors, version, durable }, _) => self.model.wrote(sectors, version, durable),
             (Pending::Flush { then }, _) => self.model.flushed(&then),
+            (Pending::Check { names_nobody: true }, Work::Check { at, wrong, .. }) if wrong != 0 => {
+                self.model.fail(format!("a member has something wrong at {at} that was mended: {wrong:b}"));
+            }
+            (Pending::Check { .. }, Work::Check { at, wrong, .. }) if wrong != 0 => {
+                self.world.note("bytes: named under load", at);
+            }
             (Pending::Read { first, then }, Work::Read { into, length, .. }) => {
                 if self.model.has_changed().is_some() {
                     self.world.note("bytes: right in spite of that", first);

@@ -33,6 +33,17 @@ enum Layout {
     Parity,
 }
 
+impl Layout {
+    fn kind(self) -> &'static str {
+        match self {
+            Layout::Single => "volume: single",
+            Layout::Stripes => "volume: stripes",
+            Layout::Mirror => "volume: mirror",
+            Layout::Parity => "volume: parity",
+        }
+    }
+}
+
 /// What the seed chose.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
@@ -57,6 +68,9 @@ struct Plan {
     member_fails: bool,
     /// Members have checksums, and at the end bytes of them change on the disk.
     sums: bool,
+    /// And while the volume is used: nothing else happens to the node then. What a crash has noted is summed again as
+    /// it is, so a change there is not seen.
+    changes_under_load: bool,
 }
 
 impl Plan {
@@ -77,8 +91,9 @@ impl Plan {
             through: writes == Writes::Through,
             deadline: Duration::from_millis([15, 60, 400][chance.below(3) as usize]),
             kept_bytes_max: [32 << 10, 256 << 10, 32 << 20][chance.below(3) as usize],
+            checks: false,
         };
-        Plan {
+        let mut plan = Plan {
             layout,
             members,
             weather: reference::Weather {
@@ -102,7 +117,14 @@ impl Plan {
             speaks_late: chance.one_in(5),
             member_fails: matches!(layout, Layout::Mirror | Layout::Parity) && !chance.one_in(3),
             sums: !chance.one_in(4),
+            changes_under_load: false,
+        };
+        let is_redundant = matches!(layout, Layout::Mirror | Layout::Parity);
+        if plan.sums && is_redundant && chance.one_in(4) {
+            plan.load.checks = true;
+            plan = Plan { changes_under_load: true, ends: 0, member_fails: false, ..plan };
         }
+        plan
     }
 }
 
@@ -137,6 +159,8 @@ pub const KINDS: &[&str] = &[
     "disk: reordered",
     "members: compared",
     "bytes: changed",
+    "bytes: changed under load",
+    "bytes: named under load",
     "bytes: corrupt to a client",
     "bytes: right in spite of that",
 ];
@@ -155,15 +179,7 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
     let network = reference::World::under(world.clock(), plan.weather);
     let courier = network.courier().expect("the system has a descriptor");
     world.process("network").spawn("courier", move || courier.run());
-    world.note(
-        match plan.layout {
-            Layout::Single => "volume: single",
-            Layout::Stripes => "volume: stripes",
-            Layout::Mirror => "volume: mirror",
-            Layout::Parity => "volume: parity",
-        },
-        0,
-    );
+    world.note(plan.layout.kind(), 0);
     let drive = Drive::new(world, plan.drive);
     // What the node promises of its sectors its disks promise.
     drive.keep_sectors_whole();
@@ -191,17 +207,10 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
     let back_at = fails_at + Duration::from_millis([50, 400, 7000][chance.below(3) as usize]);
     let mut killed = !plan.kills_client;
     let mut next_end = node_end(world, plan, &mut chance, life);
+    let (mut bytes, mut changed) = (world.chance("bytes under load"), BTreeSet::new());
     while !client.1.has_ended() || clients < 1 {
         let now = world.passed();
-        // One that fails before a crash is settled is one too many.
-        let may_fail = plan.member_fails && now >= fails_at && now < back_at && stage.is_settled(&node);
-        if may_fail && !lock(&stage.fails).contains(&victim) {
-            lock(&stage.fails).insert(victim);
-            world.note("member: fails", victim);
-        }
-        if now >= back_at && lock(&stage.fails).remove(&victim) {
-            world.note("member: is back", victim);
-        }
+        stage.fail_member(&node, victim, fails_at..back_at);
         if !killed && now >= until {
             killed = true;
             client = stage.succeed(&client.0, clients);
@@ -219,6 +228,7 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
             node = stage.serve(life);
             next_end = node_end(world, plan, &mut chance, life);
         }
+        stage.change_one(&mut bytes, &mut changed);
         if let Some(why) = stage.wrong(&node) {
             return Err(why);
         }
@@ -384,6 +394,7 @@ impl Stage {
                 sessions_max: 8,
                 linger: Duration::from_millis(500),
                 access: None,
+                keeper: None,
                 cpu: None,
             };
             let apart = Apart::over(Sectors::over(device), &own, &clock).map_err(|error| error.to_string())?;
@@ -412,6 +423,20 @@ impl Stage {
             self.world.clock().sleep(Duration::from_millis(1));
         }
         serving
+    }
+
+    /// A member fails for a while.
+    fn fail_member(&self, node: &Serving, victim: u64, within: std::ops::Range<Duration>) {
+        let now = self.world.passed();
+        // One that fails before a crash is settled is one too many.
+        let may_fail = self.plan.member_fails && within.contains(&now) && self.is_settled(node);
+        if may_fail && !lock(&self.fails).contains(&victim) {
+            lock(&self.fails).insert(victim);
+            self.world.note("member: fails", victim);
+        }
+        if now >= within.end && lock(&self.fails).remove(&victim) {
+            self.world.note("member: is back", victim);
+        }
     }
 
     /// Nothing is left of the last crash.
@@ -508,6 +533,9 @@ impl Stage {
         self.stop(&node);
         let node = self.serve(life + 1);
         self.read_all(&node)?;
+        if self.plan.changes_under_load {
+            self.run_client(&node, Client::check_all)?;
+        }
         self.stop(&node);
         if let Some(why) = self.model.wrong() {
             return Err(why);
@@ -527,14 +555,32 @@ impl Stage {
 
     /// A client reads all that was ever written.
     fn read_all(&self, node: &Serving) -> Result<(), String> {
-        let (_, reading) = self.client("reader", Role::TakeOver, Client::read_all);
-        while !reading.has_ended() {
+        self.run_client(node, Client::read_all)
+    }
+
+    fn run_client(&self, node: &Serving, run: fn(Client)) -> Result<(), String> {
+        let (_, running) = self.client("reader", Role::TakeOver, run);
+        while !running.has_ended() {
             if let Some(why) = self.wrong(node) {
                 return Err(why);
             }
             self.world.clock().sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// A bit changes where a client may be reading or writing: of the same bytes on one member alone.
+    fn change_one(&self, chance: &mut Chance, changed: &mut BTreeSet<u64>) {
+        if !self.plan.changes_under_load || !chance.one_in(4) {
+            return;
+        }
+        self.model.changed(false);
+        let (block, member) = (chance.below(24), chance.below(self.plan.members as u64));
+        if changed.insert(block) {
+            let at = SUMS.data + block * 4096 + chance.below(4096);
+            self.drive.flip(&format!("m{member}"), at, chance.below(8) as u32);
+            self.world.note("bytes: changed under load", at);
+        }
     }
 
     /// Bits change on the disk while nobody has it open: of the same bytes on one member at most.

@@ -1,6 +1,7 @@
 //! A client's session: what is in flight, over all connections.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +29,10 @@ pub struct LinkOptions {
     pub deadline: Duration,
     /// How long I/O waits for a node that is away; for ever where there is none.
     pub give_up: Option<Duration>,
+    /// Giving up ends requests alone: once the node is back, the session goes on with those that come then.
+    pub returns: bool,
+    /// Who is asked before it gives up, where it [returns](Self::returns).
+    pub spare: Option<Arc<dyn Spare>>,
     /// How long one attempt to connect may take.
     pub patience: Duration,
     /// Bytes of one request at most, unless the node takes less.
@@ -42,12 +47,23 @@ pub struct LinkOptions {
     pub kept_bytes_max: u64,
 }
 
+/// What others have of a volume that is one of several.
+pub trait Spare: Send + Sync + fmt::Debug {
+    /// Whether they do without it from now on. Else its requests wait.
+    fn let_go(&self) -> bool;
+
+    /// It is there again.
+    fn is_back(&self);
+}
+
 impl Default for LinkOptions {
     fn default() -> Self {
         Self {
             role: Role::Writer,
             deadline: Duration::from_secs(30),
             give_up: None,
+            returns: false,
+            spare: None,
             patience: Duration::from_secs(1),
             request_bytes_max: 128 << 10,
             receives: 64,
@@ -86,7 +102,7 @@ fn refusal(status: Status) -> &'static str {
         Status::Device(DeviceError::ReadOnly) => "the volume's key allows to read alone; attach it with --read-only",
         Status::Device(DeviceError::Fenced) => "another client has taken the volume over",
         Status::Prove => "the node asks for the volume's key; give it with --access-key FILE",
-        Status::Device(_) | Status::Done => "the node refuses the volume; its own messages say why",
+        Status::Device(_) | Status::Done | Status::Refused => "the node refuses the volume; its own messages say why",
     }
 }
 
@@ -113,6 +129,10 @@ pub struct Link {
     away_since: Option<Instant>,
     /// Nothing more can be carried out.
     over: Option<DeviceError>,
+    /// Nobody waits for the node any more, until it is back.
+    gave_up: bool,
+    /// It was not to give up yet.
+    ask_again: Option<Instant>,
     handle: LinkHandle,
     /// Under which number the node was told that nothing more comes.
     farewell: Option<u64>,
@@ -218,6 +238,8 @@ impl Link {
             pause: PAUSE_MIN,
             away_since: None,
             over: None,
+            gave_up: false,
+            ask_again: None,
             handle: LinkHandle::default(),
             farewell: None,
             next: 1,
@@ -381,7 +403,12 @@ impl Link {
     /// The node is there, and has all that it had acknowledged.
     fn is_back(&mut self) {
         if !self.is_rewriting() {
-            (self.away_since, self.pause) = (None, PAUSE_MIN);
+            (self.away_since, self.pause, self.ask_again) = (None, PAUSE_MIN, None);
+            if std::mem::take(&mut self.gave_up)
+                && let Some(spare) = &self.options.spare
+            {
+                spare.is_back();
+            }
         }
     }
 
@@ -409,7 +436,8 @@ impl Link {
     }
 
     fn take(&mut self, request: Request) {
-        let refused = self.over.map_or(Ok(()), Err).and(self.geometry.check(&request.work));
+        let over = self.over.or(self.gave_up.then_some(DeviceError::Unreachable));
+        let refused = over.map_or(Ok(()), Err).and(self.geometry.check(&request.work));
         let too_long = |work: &Work| {
             let length = work.range().map_or(0, |(_, length)| length);
             length > u64::from(self.request_bytes_max)
@@ -750,7 +778,11 @@ impl Link {
         }
         let now = self.clock.now();
         if self.given_up().is_some_and(|when| now >= when) {
-            return self.end(DeviceError::Unreachable);
+            match &self.options.spare {
+                _ if !self.options.returns => return self.end(DeviceError::Unreachable),
+                Some(spare) if !spare.let_go() => self.ask_again = Some(now + PAUSE_MAX),
+                _ => self.give_up(),
+            }
         }
         let is_time = self.connection.is_none() && now >= self.next_try;
         if (is_time && self.dial().is_err()) || self.too_late().is_some_and(|when| now >= when) {
@@ -758,8 +790,21 @@ impl Link {
         }
     }
 
+    /// Requests end, and the session stays. What is kept, and written again, is the node's once it is back.
+    fn give_up(&mut self) {
+        self.gave_up = true;
+        let numbers: Vec<u64> = self.pending.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.ended(number, Err(DeviceError::Unreachable)));
+        self.ready.clear();
+    }
+
+    /// When requests end that wait for a node that is away.
     fn given_up(&self) -> Option<Instant> {
-        self.options.give_up.and_then(|give_up| Some(self.away_since? + give_up))
+        if self.gave_up {
+            return None;
+        }
+        let first = self.options.give_up.and_then(|give_up| Some(self.away_since? + give_up));
+        self.ask_again.or(first)
     }
 
     /// When an answer is overdue.

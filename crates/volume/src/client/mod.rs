@@ -18,5 +18,5 @@ mod link;
 mod volume;
 
 pub use handle::LinkHandle;
-pub use link::{Link, LinkError, LinkOptions};
+pub use link::{Link, LinkError, LinkOptions, Spare};
 pub use volume::Volume;

@@ -120,6 +120,7 @@ impl Raid {
                 return false;
             }
             let member = stale.trailing_zeros() as usize;
+            self.lost.forget(member);
             self.members.set_resyncing(member);
             self.resync = Some(Resync { member, to: 0, stage: Stage::Copies });
         }
@@ -265,7 +266,7 @@ impl Raid {
                 // Noted first: until no row is carried out again, nothing is written without the journal.
                 resync.stage = Stage::Renews;
                 let member = resync.member;
-                if !(self.on_change.0)(member, MemberState::Current) {
+                if !self.lost.noted() || !(self.on_change.0)(member, MemberState::Current) {
                     return self.give_up_resync();
                 }
                 if let Some(intents) = &mut self.intents {

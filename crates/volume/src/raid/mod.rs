@@ -8,6 +8,7 @@
 //! | a row's writes while a member is missing, noted before they are carried out | `journal` |
 //! | parts of requests, from the first read to the last write | `tasks` |
 //! | what is done unasked: resyncing, and letting go of regions | `background` |
+//! | units that nobody has right | `lost` |
 //!
 //! Requests that overlap and of which one writes are never under way together; of RAID 5, none that write a part of the
 //! same row. A member that misses a write is noted as stale before the write is given back, and is not read from then on.
@@ -16,6 +17,7 @@
 mod background;
 mod hostile;
 mod journal;
+mod lost;
 mod members;
 mod row;
 mod tasks;
@@ -41,6 +43,7 @@ use crate::overlaps::Overlaps;
 use crate::slots::Slots;
 use background::{Background, Resync};
 use journal::Places;
+use lost::Lost;
 use members::{MEMBERS_MAX, Members, OnChange};
 use row::Row;
 use tasks::{Child, Journal, Task};
@@ -62,6 +65,7 @@ pub struct Raid {
     turn: usize,
     watch: Option<Watch>,
     on_change: OnChange,
+    lost: Lost,
     /// Members whose staleness is still to be noted, as bits; and requests that wait for it.
     unnoted: u64,
     quiescing: Vec<u64>,
@@ -181,6 +185,7 @@ impl Raid {
             turn: 0,
             watch: None,
             on_change: OnChange(Box::new(|_, _| true)),
+            lost: Lost::default(),
             unnoted: 0,
             quiescing: Vec::new(),
             quiet: Quiet::No,
@@ -227,6 +232,17 @@ impl Raid {
     /// again. It may wait for a disk: the only time that an array does.
     pub fn on_change(&mut self, note: impl FnMut(usize, MemberState) -> bool + Send + 'static) {
         self.on_change = OnChange(Box::new(note));
+    }
+
+    /// Calls `note` with the units of a mirror's members that nobody has right, by member and first byte, before such a
+    /// member is current, and when that has changed. As [`on_change`](Self::on_change).
+    pub fn on_lost(&mut self, note: impl FnMut(&BTreeSet<(usize, u64)>) -> bool + Send + 'static) {
+        self.lost.on_change(note);
+    }
+
+    /// What [`on_lost`](Self::on_lost) noted last in an earlier life.
+    pub fn set_lost(&mut self, units: BTreeSet<(usize, u64)>) {
+        self.lost.set(units);
     }
 
     /// A member is known to have missed a write. It is resynced, where there is a [clock](Self::with_clock).
@@ -439,7 +455,13 @@ impl Raid {
         if self.unnoted != 0 {
             return self.quiescing.push(id);
         }
-        let result = self.parents.get_mut(id).map_or(Ok(()), |parent| parent.result);
+        let Some(parent) = self.parents.get_mut(id) else { return };
+        let result = parent.result;
+        if let Asked::Whole(work) = &parent.work
+            && let Some((at, length)) = work.range().filter(|_| result.is_ok() && work.writes())
+        {
+            self.lost.written(at, length, failed);
+        }
         self.conclude(id, result);
     }
 

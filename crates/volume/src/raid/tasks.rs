@@ -222,7 +222,8 @@ impl Raid {
     fn read_units(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
         let Some((parent, corrupt)) = self.tasks.get_mut(id).map(|task| (task.parent, task.corrupt)) else { return };
         let unit = self.geometry.unit_bytes;
-        if corrupt == 0 || piece.length <= unit {
+        let lacks = self.lost.lacking(piece.at, piece.length) != 0;
+        if (corrupt == 0 && !lacks) || piece.length <= unit {
             self.deliver(id, part, into);
             return self.end(id, Err(error));
         }
@@ -262,6 +263,7 @@ impl Raid {
     /// They have looked: what is wrong is written again from what is right, where that is wanted.
     fn checked(&mut self, id: u64, at: u64, length: u64, bad: u64) {
         let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
+        let bad = bad | self.lost.lacking(at, length);
         if let Some(Parent { work: Asked::Whole(Work::Check { mend, wrong, .. }), .. }) = self.parents.get_mut(parent) {
             *wrong |= bad;
             if bad != 0 && *mend {
@@ -279,7 +281,8 @@ impl Raid {
     /// Reads a part from a member that was not tried; from all others, where there is a parity. `error` is of the last.
     fn read(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
         let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
-        let may = |this: &Raid, member: usize| this.members.is_readable(member) && avoid & 1 << member == 0;
+        let lacking = self.lost.lacking(piece.at, piece.length);
+        let may = |this: &Raid, member: usize| this.members.is_readable(member) && (avoid | lacking) & 1 << member == 0;
         let side = match &self.layout {
             Layout::Parity(_) => may(self, piece.member).then_some(piece.member),
             // What a crash left may differ: all READs must agree.
@@ -301,7 +304,7 @@ impl Raid {
         let others: Vec<usize> = others.filter(|member| may(self, *member)).collect();
         let fits = matches!(self.layout, Layout::Parity(_)) && others.len() + 1 == self.members.len();
         if !fits || !self.is_trusted(at, length) {
-            let error = if fits { DeviceError::Corrupt } else { error };
+            let error = if fits || lacking != 0 { DeviceError::Corrupt } else { error };
             return self.read_units(id, part, piece, into, error);
         }
         if let Some(task) = self.tasks.get_mut(id) {
@@ -708,18 +711,41 @@ impl Raid {
     /// Reads a member's bytes for those that have missed them: of a mirror from another side, else from all others.
     pub(super) fn copy(&mut self, parent: u64, targets: u64, at: u64, length: u64) {
         let id = self.task(parent, State::Copy { targets, at, length, read: Vec::new() });
-        let sources =
-            (0..self.members.len()).filter(|member| targets & 1 << member == 0 && self.members.is_current(*member));
+        let lacking = self.lost.lacking(at, length);
+        let sources = (0..self.members.len())
+            .filter(|member| (targets | lacking) & 1 << member == 0 && self.members.is_current(*member));
         let sources: Vec<usize> = match &self.layout {
             Layout::Parity(_) => sources.collect(),
             _ => sources.take(1).collect(),
         };
         let fits = !sources.is_empty()
             && (matches!(self.layout, Layout::Mirror(_)) || sources.len() + 1 == self.members.len());
+        if !fits && lacking & !targets != 0 {
+            return self.copy_units(id, targets, at, length);
+        }
         if !fits {
-            return self.end(id, Err(DeviceError::Failed));
+            let error = if lacking == 0 { DeviceError::Failed } else { DeviceError::Corrupt };
+            return self.end(id, Err(error));
         }
         self.gather_from(id, &sources, at, length);
+    }
+
+    /// No member has all of a mirror's range right: each unit is copied by itself. Of what nobody has, a member that is
+    /// resynced has nothing either, and what a crash left may stay as it is: no READ finds it.
+    fn copy_units(&mut self, id: u64, targets: u64, at: u64, length: u64) {
+        let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
+        let unit = self.geometry.unit_bytes;
+        if length > unit {
+            (at..at + length).step_by(unit as usize).for_each(|at| self.copy(parent, targets, at, unit));
+            return self.end(id, Ok(()));
+        }
+        let origin = self.parents.get_mut(parent).map(|parent| &parent.origin);
+        let result = match origin {
+            Some(Origin::Background(Background::Settle { .. })) => Ok(()),
+            Some(Origin::Background(Background::Copy { .. })) if self.lost.lose(targets, at) => Ok(()),
+            _ => Err(DeviceError::Corrupt),
+        };
+        self.end(id, result);
     }
 
     /// A mirror's side could not be read: another one is copied, over what the first had wrong, too.
@@ -733,10 +759,13 @@ impl Raid {
         // Of a resync the member is no source: it has missed writes. Of what is mended, it is what is wrong.
         let barred =
             if is_settling(self, self.tasks.get(id).map_or(0, |task| task.parent)) { avoid } else { avoid | targets };
+        let barred = barred | self.lost.lacking(at, length);
         let next = (0..self.members.len()).find(|member| self.members.is_current(*member) && barred & 1 << member == 0);
-        let Some(source) = next.filter(|_| matches!(self.layout, Layout::Mirror(_))) else {
-            return self.end(id, Err(error));
-        };
+        let is_mirror = matches!(self.layout, Layout::Mirror(_));
+        if is_mirror && next.is_none() && error == DeviceError::Corrupt {
+            return self.copy_units(id, targets, at, length);
+        }
+        let Some(source) = next.filter(|_| is_mirror) else { return self.end(id, Err(error)) };
         let targets = (targets | corrupt) & !(1 << source);
         if let Some(task) = self.tasks.get_mut(id) {
             task.state = State::Copy { targets, at, length, read: Vec::new() };

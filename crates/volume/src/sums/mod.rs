@@ -146,6 +146,11 @@ impl SumPlaces {
         Image::new(self.bytes, self.region_bytes()).bytes().repeat(2)
     }
 
+    /// Whether two blocks are bitmaps of such a device, and note no region.
+    pub fn notes_nothing(&self, copies: &[u8]) -> bool {
+        copies.len() == 2 * BLOCK && Intents::of((), copies, self.bytes, self.region_bytes()).1.is_empty()
+    }
+
     /// Regions are so large that those of a database's hot pages stay noted, and of a small device still several.
     fn region_bytes(&self) -> u64 {
         if self.bytes >= 64 * SPAN { SPAN } else { BLOCK as u64 }

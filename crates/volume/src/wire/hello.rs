@@ -82,19 +82,24 @@ pub struct Welcome {
 pub struct Proof {
     /// The message's number, which the answer to the greeting has.
     pub number: u32,
-    /// Over the greeting and the nonce.
+    /// Over the message and the nonce.
     pub proof: [u8; PROOF_BYTES],
 }
 
 impl Proof {
     /// Of a key, for a greeting and what the node said to it.
     pub fn new(key: &Key, hello: &Hello, asked: &Welcome) -> Proof {
-        Proof { number: hello.number, proof: key.prove(PROVES, &[&hello.bytes()[..], &asked.bytes()].concat()) }
+        Self::over(key, hello.number, &hello.bytes(), &asked.bytes())
     }
 
-    /// Whether it is of that key.
-    pub fn is_of(&self, key: &Key, hello: &Hello, asked: &Welcome) -> bool {
-        same(&Self::new(key, hello, asked).proof, &self.proof)
+    /// The same for any message, and what the node said to it.
+    pub fn over(key: &Key, number: u32, message: &[u8], asked: &[u8]) -> Proof {
+        Proof { number, proof: key.prove(PROVES, &[message, asked].concat()) }
+    }
+
+    /// Whether it is of that key, for a message and what the node said to it.
+    pub fn is_of(&self, key: &Key, message: &[u8], asked: &[u8]) -> bool {
+        same(&Self::over(key, self.number, message, asked).proof, &self.proof)
     }
 
     /// As it goes over the wire.

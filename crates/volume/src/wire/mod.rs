@@ -70,6 +70,7 @@
 //! | 11 | another version |
 //! | 12 | no room for another session |
 //! | 13 | prove the volume's key: session and length of the volume are a nonce |
+//! | 14 | a change is refused |
 //!
 //! Who wants to know how a node does asks without a session, as first message or later.
 //!
@@ -101,6 +102,22 @@
 //!         | waits u8 | for so many µs u64 | requests u64 | bytes u64
 //! ```
 //!
+//! A change to a volume that nobody uses is asked for without a session, too. To status 13 the client answers with a proof, over the
+//! change and that answer; the node then answers the proof.
+//!
+//! | at | bytes | change | answer to it |
+//! |---|---|---|---|
+//! | 0 | 4 | `OVSC` | the same |
+//! | 4 | 4 | number | the change's, or the proof's |
+//! | 8 | 1 | 11 | 11 |
+//! | 9 | 1 | version, 1 | status; 14: the text says why not |
+//! | 10 | 1 | 1 resize, 2 delete, 3 replace a member | version, 1 |
+//! | 11 | 1 | bytes of the volume's name, 1 to 64 | zero |
+//! | 12 | 4 | bytes behind the name | bytes of the text |
+//! | 16 | 8 | of a resize: length in bytes | with status 13 a nonce of 16 bytes |
+//! | 24 | 40 | zero | zero |
+//! | 64 | | the name; of a replace the length of the old member's text (u16), it, and the new one's | text for people |
+//!
 //! What each word of a client does to the node:
 //!
 //! | word | the node |
@@ -109,16 +126,19 @@
 //! | more requests or bytes in flight than it gave credits for | disconnects |
 //! | another session, another generation, a second greeting, a request before the welcome | disconnects |
 //! | a number that has ended | answers as before, and carries nothing out |
+//! | a change of a volume that is in use, or that the home folder does not allow | answers 14, and changes nothing |
 //! | an LBA past the end or past 64 bits, a length that is 0, not whole units or longer than a request | answers invalid |
 //!
 //! What each word of a node does to the client: an answer to nothing, one of another generation or of another length ends the connection,
 //! and what is unanswered is asked again over the next one.
 
+mod change;
 mod hello;
 mod reply;
 mod report;
 mod request;
 
+pub use change::{Alteration, Change, Changed, NONCE_BYTES};
 pub use hello::{FEATURES, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
 pub use reply::{Reply, Status};
 pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
@@ -194,6 +214,7 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         features: 0,
         process: 71,
     };
+    let change = |what| Change { number: 5, volume: "pg".into(), what }.bytes();
     vec![
         asked(Operation::Read, 8, 8192).bytes().to_vec(),
         [&asked(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
@@ -204,6 +225,9 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         Inquiry { number: 5, volume: String::new() }.bytes(),
         Inquiry { number: 6, volume: "pg".into() }.bytes(),
         Proof { number: 4, proof: [7; PROOF_BYTES] }.bytes(),
+        change(Alteration::Resize { bytes: 4 << 30 }),
+        change(Alteration::Delete),
+        change(Alteration::Replace { old: "/srv/a.img".into(), new: "tcp:10.0.0.2:7071/m".into() }),
     ]
 }
 
@@ -234,6 +258,8 @@ pub fn seeds_to_client() -> Vec<Vec<u8>> {
         welcome.bytes().to_vec(),
         report.bytes(),
         unknown.bytes(),
+        Changed { number: 5, status: Status::Refused, nonce: [0; NONCE_BYTES], text: "it is in use".into() }.bytes(),
+        Changed { number: 5, status: Status::Prove, nonce: [9; NONCE_BYTES], text: String::new() }.bytes(),
     ]
 }
 
@@ -248,6 +274,11 @@ pub fn fuzz_to_node(message: &[u8]) -> bool {
     if let Ok(inquiry) = Inquiry::parse(message) {
         assert_eq!(inquiry.bytes(), message, "an inquiry says itself again");
         assert!(Asked::parse(message).is_err(), "an inquiry is no request");
+        return true;
+    }
+    if let Ok(change) = Change::parse(message) {
+        assert_eq!(change.bytes(), message, "a change says itself again");
+        assert!(Asked::parse(message).is_err(), "a change is no request");
         return true;
     }
     if let Ok(proof) = Proof::parse(message) {
@@ -271,6 +302,11 @@ pub fn fuzz_to_client(message: &[u8]) -> bool {
     if let Ok(report) = Report::parse(message) {
         assert_eq!(report.bytes(), message, "a report says itself again");
         assert!(Reply::parse(message).is_err(), "a report is no reply");
+        return true;
+    }
+    if let Ok(changed) = Changed::parse(message) {
+        assert_eq!(changed.bytes(), message, "an answer to a change says itself again");
+        assert!(Reply::parse(message).is_err(), "an answer to a change is no reply");
         return true;
     }
     let Ok((reply, payload)) = Reply::parse(message) else { return false };
@@ -315,7 +351,7 @@ mod tests {
 
         #[test]
         fn greetings_and_replies_survive_the_wire(
-            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..14, bytes: u64,
+            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..15, bytes: u64,
         ) {
             let hello = Hello { number: 9, name, role: Role::TakeOver, session, incarnation, generation, buffer_bytes: 4096, features: 0, process: generation };
             prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);

@@ -37,8 +37,10 @@ pub enum Status {
     Version,
     /// The node has no room for another session.
     Full,
-    /// Of a greeting: the client must prove the volume's key first.
+    /// Of a greeting or a change: the client must prove the volume's key first.
     Prove,
+    /// Of a change: it is not carried out, and the answer's text says why.
+    Refused,
 }
 
 impl Status {
@@ -59,6 +61,7 @@ impl Status {
             Status::Version => 11,
             Status::Full => 12,
             Status::Prove => 13,
+            Status::Refused => 14,
         }
     }
 
@@ -82,6 +85,7 @@ impl Status {
             11 => Status::Version,
             12 => Status::Full,
             13 => Status::Prove,
+            14 => Status::Refused,
             _ => return Err(Malformed("no status of this version")),
         })
     }

@@ -169,3 +169,5 @@ pub(super) const INQUIRY: u8 = 8;
 const CHECK: u8 = 9;
 /// Nor is a proof.
 pub(super) const PROOF: u8 = 10;
+/// Nor is a change.
+pub(super) const CHANGE: u8 = 11;

@@ -1,6 +1,6 @@
 //! `overside volume attach`
 
-use super::{key, named};
+use super::named;
 use crate::args::Attach;
 use crate::output::{self, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
@@ -24,7 +24,7 @@ use std::time::Duration;
 pub fn run(args: &Attach) -> Result<()> {
     // Before anything is attached, so that no signal finds it without its end prepared.
     let doorbell = Doorbell::new()?;
-    let (address, name) = named(&args.volume)?;
+    let (_, name) = named(&args.at.volume)?;
     let role = match (args.read_only, args.take_over) {
         (true, _) => Role::Reader,
         (_, true) => Role::TakeOver,
@@ -40,8 +40,8 @@ pub fn run(args: &Attach) -> Result<()> {
         _ => bail!("say where programs find it: --nbd unix:PATH or --fuse FILE"),
     };
     let give_up = args.give_up.map(Duration::from_secs);
-    let options = LinkOptions { role, give_up, key: key(&args.key)?, ..LinkOptions::default() };
-    let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
+    let options = LinkOptions { role, give_up, ..LinkOptions::default() };
+    let volume = super::attach(&args.at, options)?;
     let (handle, geometry) = (volume.handle(), volume.geometry());
     let device = match front {
         Front::Nbd(socket, path) => {
@@ -53,7 +53,7 @@ pub fn run(args: &Attach) -> Result<()> {
         // So that the next writer need not wait.
         handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
     }
-    if !args.json {
+    if !args.at.json {
         output::line("ended; what was acknowledged is the node's")?;
     }
     Ok(())
@@ -131,9 +131,9 @@ fn by_fuse(
 
 /// Says where it is now.
 fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &str) -> Result<()> {
-    if args.json {
+    if args.at.json {
         let mut said = Map::new();
-        said.insert("attached".into(), json!(args.volume));
+        said.insert("attached".into(), json!(args.at.volume));
         said.insert(how.into(), json!(place));
         said.insert("pid".into(), json!(std::process::id()));
         said.insert("bytes".into(), json!(geometry.bytes));
@@ -141,7 +141,7 @@ fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &
         return output::line(&serde_json::Value::Object(said).to_string());
     }
     let only = if geometry.read_only { ", to be read only" } else { "" };
-    output::line(&format!("{} of {} bytes is attached{only}: {place}", args.volume, grouped(geometry.bytes)))
+    output::line(&format!("{} of {} bytes is attached{only}: {place}", args.at.volume, grouped(geometry.bytes)))
 }
 
 /// Calls `work` with a loop device over the file.

@@ -1,6 +1,6 @@
 //! `overside volume check`
 
-use super::{key, named, status};
+use super::{attach, named, status};
 use crate::args::CheckVolume;
 use crate::output::{self, Progress, grouped};
 use anyhow::{Context, Result, bail};
@@ -16,12 +16,12 @@ use std::time::Duration;
 /// # Errors
 /// The node does not let this side in, or something is wrong and stays so.
 pub fn run(args: &CheckVolume) -> Result<()> {
-    let (address, name) = named(&args.volume)?;
-    let report = status::report(address, name, &args.network)?;
+    let (address, name) = named(&args.at.volume)?;
+    let report = status::report(address, name, &args.at.network)?;
     let volume = report.volumes.first().context("the node says nothing of the volume")?;
     let places: Vec<&str> = volume.members.iter().map(|member| member.place.as_str()).collect();
-    let options = LinkOptions { role: Role::Reader, key: key(&args.key)?, ..LinkOptions::default() };
-    let mut device = overside::at(address).network(&args.network.network()).volume(name, options)?;
+    let options = LinkOptions { role: Role::Reader, ..LinkOptions::default() };
+    let mut device = attach(&args.at, options)?;
     let bytes = device.geometry().bytes;
     let (progress, mut faults) = (Progress::new("checking", bytes), Vec::new());
     for at in (0..bytes).step_by(STEP as usize) {
@@ -40,10 +40,10 @@ pub fn run(args: &CheckVolume) -> Result<()> {
     drop(progress);
     device.close(GOODBYE_PATIENCE);
     let left = faults.iter().filter(|(_, found)| !args.repair || found.error.is_some()).count();
-    if args.json {
+    if args.at.json {
         let unchecked = volume.members.iter().filter(|member| !member.sums).map(|member| &member.place);
         let json = json!({
-            "volume": args.volume,
+            "volume": args.at.volume,
             "bytes": bytes,
             "faults": faults.iter().map(|(at, found)| found.json(*at, &places, args.repair)).collect::<Vec<_>>(),
             "left": left,
@@ -62,7 +62,9 @@ pub fn run(args: &CheckVolume) -> Result<()> {
     match left {
         0 => Ok(()),
         _ if args.repair => bail!("what no member has right cannot be mended; write it again, from a backup"),
-        _ => bail!("{} has faults; `overside volume check --repair` mends what another member has right", args.volume),
+        _ => {
+            bail!("{} has faults; `overside volume check --repair` mends what another member has right", args.at.volume)
+        }
     }
 }
 

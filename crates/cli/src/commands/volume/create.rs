@@ -1,12 +1,14 @@
 //! `overside volume create`
 
-use super::home;
-use crate::args::{Create, bytes};
+use super::{home, named};
+use crate::args::{Create, MemberKeys, bytes};
 use crate::output::{self, grouped};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use overside::vault::home::{Creation, LayoutKind, Place};
+use overside::vault::home::{Creation, LayoutKind, Place, RemotePlace};
 use overside::verbs::{Clock, SystemClock};
+use overside::{Address, Transport};
 use serde_json::json;
+use std::path::PathBuf;
 
 /// Makes a volume.
 ///
@@ -19,7 +21,7 @@ pub fn run(args: &Create) -> Result<()> {
         args.stripe.is_none() || is_striped,
         "--stripe means nothing without --layout raid0 or raid5; give both, or neither"
     );
-    let members = args.on.iter().map(|member| place(member)).collect::<Result<Vec<_>>>()?;
+    let members = args.on.iter().map(|member| place(member, &args.keys)).collect::<Result<Vec<_>>>()?;
     let mut id = [0; 16];
     SystemClock.fill(&mut id)?;
     let stripe = if is_striped { args.stripe.unwrap_or(STRIPE_BYTES) as u64 } else { 0 };
@@ -41,8 +43,8 @@ pub fn run(args: &Create) -> Result<()> {
 }
 
 /// What a member is.
-fn place(text: &str) -> Result<Place> {
-    ensure!(!text.is_empty(), "a member of --on is empty; write paths with commas between them");
+pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
+    ensure!(!text.is_empty(), "a member is empty; write the path of a file, or ADDR/VOLUME");
     if text == "memory" {
         return Ok(Place::Memory(None));
     }
@@ -58,13 +60,20 @@ fn place(text: &str) -> Result<Place> {
             ensure!(!path.is_empty(), "volatile:{seed}: names no file; write volatile:SEED:PATH");
             Ok(Place::Volatile { seed, path: path.into() })
         }
+        Some((kind, _)) if Transport::names().any(|name| name == kind) => {
+            let (address, volume) = named(text)?;
+            address.parse::<Address>()?;
+            let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+            let (key_file, access_key) = (absolute(&keys.key_file)?, absolute(&keys.access_key)?);
+            Ok(Place::Remote(RemotePlace { address: address.into(), volume: volume.into(), key_file, access_key }))
+        }
         Some((kind, _)) if OTHER_KINDS.contains(&kind) => {
-            bail!("members of the kind {kind}: are not built yet; use paths of files, memory or volatile:SEED:PATH")
+            bail!("members of the kind {kind}: are not built yet; use files, ADDR/VOLUME, memory or volatile:SEED:PATH")
         }
         _ => Ok(Place::File(text.into())),
     }
 }
 
 /// What members may be one day. A file of such a name is ./NAME.
-const OTHER_KINDS: [&str; 4] = ["shm", "tcp", "rdma", "spindle"];
+const OTHER_KINDS: [&str; 1] = ["spindle"];
 const STRIPE_BYTES: usize = 64 << 10;

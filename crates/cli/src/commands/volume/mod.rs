@@ -2,18 +2,20 @@
 
 mod attach;
 mod bench;
+mod change;
 mod check;
 mod create;
-mod delete;
+mod detach;
 mod repair;
 mod serve;
 mod status;
 mod trace;
 
-use crate::args::{HomeDir, Volume, VolumeCommand, VolumeKey};
+use crate::args::{HomeDir, OneVolume, Volume, VolumeCommand};
 use anyhow::{Context, Result};
 use overside::vault::home::Home;
 use overside::verbs::handshake::Key;
+use overside::volume::client::{self, LinkOptions};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -32,21 +34,27 @@ pub fn run(args: &Volume) -> Result<()> {
         VolumeCommand::Repair(args) => repair::run(args),
         VolumeCommand::Check(args) => check::run(args),
         VolumeCommand::Trace(args) => trace::run(args),
-        VolumeCommand::Delete(args) => delete::run(args),
+        VolumeCommand::Detach(args) => detach::run(args),
+        VolumeCommand::Resize(args) => change::resize(args),
+        VolumeCommand::Replace(args) => change::replace(args),
+        VolumeCommand::Delete(args) => change::delete(args),
     }
 }
 
 /// The folder in which volumes are written down.
 fn home(args: &HomeDir) -> Result<Home> {
-    Ok(match &args.home {
+    let home = match &args.home {
         Some(folder) => Home::open(folder)?,
         None => Home::of_user()?,
-    })
+    };
+    Ok(home.reaching(overside::reach()))
 }
 
-/// The key of a volume whose node asks for one.
-fn key(args: &VolumeKey) -> Result<Option<Key>> {
-    Ok(args.access_key.as_deref().map(Key::from_file).transpose()?)
+/// Attaches a volume with the key that its node may ask for.
+fn attach(at: &OneVolume, options: LinkOptions) -> Result<client::Volume> {
+    let (address, name) = named(&at.volume)?;
+    let options = LinkOptions { key: at.access_key.as_deref().map(Key::from_file).transpose()?, ..options };
+    Ok(overside::at(address).network(&at.network.network()).volume(name, options)?)
 }
 
 /// An address and a volume's name, of `ADDR/NAME`.

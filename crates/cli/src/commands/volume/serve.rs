@@ -1,5 +1,6 @@
 //! `overside volume serve`
 
+use super::change::HomeKeeper;
 use super::{home, processor_time};
 use crate::args::ServeVolumes;
 use crate::output;
@@ -32,7 +33,8 @@ pub fn run(args: &ServeVolumes) -> Result<()> {
     let home = home(&args.home)?;
     // Before the folder is read, so that no volume comes between.
     let changes = watch(&home)?;
-    let node = Node::new(SystemClock::handle(), options(args)?)?;
+    let keeper = HomeKeeper { home: home.clone(), open };
+    let node = Node::new(SystemClock::handle(), NodeOptions { keeper: Some(Arc::new(keeper)), ..options(args)? })?;
     let names = home.list()?;
     let opened = names.iter().map(|name| (name, open(&home, &node, name)));
     let mut refused: Vec<_> = opened.filter_map(|(name, opened)| Some((name, opened.err()?))).collect();

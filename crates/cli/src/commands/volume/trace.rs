@@ -1,7 +1,7 @@
 //! `overside volume trace`
 
 use super::attach::{GOODBYE_PATIENCE, by_nbd};
-use super::{key, named};
+use super::named;
 use crate::args::{CacheRoom, RecordTrace, ReplayTrace, Trace, TraceCommand};
 use crate::output::{self, Grid, grouped};
 use crate::signals::Doorbell;
@@ -31,24 +31,24 @@ pub fn run(args: &Trace) -> Result<()> {
 
 fn record(args: &RecordTrace) -> Result<()> {
     let doorbell = Doorbell::new()?;
-    let (address, name) = named(&args.volume)?;
+    let (_, name) = named(&args.at.volume)?;
     let role = if args.read_only { Role::Reader } else { Role::Writer };
-    let options = LinkOptions { role, key: key(&args.key)?, ..LinkOptions::default() };
+    let options = LinkOptions { role, ..LinkOptions::default() };
     // Before the node lets this side in, as `attach` does.
     let socket = NbdSocket::bind(&args.nbd)?;
-    let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
+    let volume = super::attach(&args.at, options)?;
     let out = File::create_new(&args.file).with_context(|| format!("{} cannot be made", args.file.display()))?;
     let handle = volume.handle();
     let (recorder, trace) = Recorder::over(volume, BufWriter::new(out));
-    let device = by_nbd((socket, &args.nbd), name, Box::new(recorder), doorbell, |uri| match args.json {
-        true => output::line(&json!({ "attached": args.volume, "nbd": uri, "pid": std::process::id() }).to_string()),
-        false => output::line(&format!("{} is attached, and what it is asked for is recorded: {uri}", args.volume)),
+    let device = by_nbd((socket, &args.nbd), name, Box::new(recorder), doorbell, |uri| match args.at.json {
+        true => output::line(&json!({ "attached": args.at.volume, "nbd": uri, "pid": std::process::id() }).to_string()),
+        false => output::line(&format!("{} is attached, and what it is asked for is recorded: {uri}", args.at.volume)),
     })?;
     if let Some(mut device) = device {
         handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
     }
     let requests = trace.written().with_context(|| format!("{} lacks requests", args.file.display()))?;
-    match args.json {
+    match args.at.json {
         true => output::line(&json!({ "trace": args.file, "requests": requests }).to_string()),
         false => output::line(&format!("{} requests are in {}", grouped(requests), args.file.display())),
     }

@@ -24,7 +24,7 @@ mod server;
 mod wire;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use overside_verbs::VerbsError;
@@ -44,6 +44,14 @@ impl Default for FuseOptions {
     fn default() -> Self {
         FuseOptions { patience: Duration::from_secs(5) }
     }
+}
+
+/// Unmounts a file that is served, so that its server ends. One whose server was killed is unmounted, too.
+///
+/// # Errors
+/// [`FuseError::Path`]: nothing is served there, or a program has it open.
+pub fn detach(file: &Path) -> Result<(), FuseError> {
+    mount::detach(file).map_err(|source| FuseError::Path { path: file.to_owned(), source })
 }
 
 /// Why a file cannot be served.

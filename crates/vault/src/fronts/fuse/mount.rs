@@ -69,6 +69,49 @@ impl Drop for Mount {
     }
 }
 
+/// Unmounts a file that is served, so that its server ends. One whose server was killed is unmounted, too.
+///
+/// # Errors
+/// There is no such file, or a program has it open.
+pub(super) fn detach(path: &Path) -> io::Result<()> {
+    let path = match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => fs::canonicalize(folder)?.join(path.file_name().unwrap_or_default()),
+        None => fs::canonicalize(".")?.join(path),
+    };
+    let text = path.to_string_lossy();
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let is_served = mounts.lines().any(|line| {
+        let place = line.split(' ').nth(4).map(unescaped);
+        place.as_deref() == Some(&*text)
+            && line.split(" - ").nth(1).is_some_and(|kind| kind.starts_with("fuse.overside "))
+    });
+    if !is_served {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no volume is attached there"));
+    }
+    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "a program has it open; end that one first");
+    match rustix::mount::unmount(&path, UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(busy()),
+        // By the program that may do it for users who may not.
+        Err(_) => {
+            let mut helper = Command::new(HELPER);
+            helper.args(["-u", "--"]).arg(&path);
+            let ended = helper.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+            match ended.status.success() {
+                true => Ok(()),
+                false if String::from_utf8_lossy(&ended.stderr).contains("busy") => Err(busy()),
+                false => Err(io::Error::other(String::from_utf8_lossy(&ended.stderr).trim().to_owned())),
+            }
+        }
+    }
+}
+
+/// A path as mountinfo has it, whose spaces and the like are as `\040`.
+fn unescaped(text: &str) -> String {
+    let signs = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    signs.into_iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
 /// The file to mount over, with its folder's whole path; whether it was made.
 fn place(path: &Path) -> io::Result<(PathBuf, bool)> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -3,7 +3,7 @@
 mod load;
 mod pattern;
 
-use super::{key, named, processor_time, status};
+use super::{attach, named, processor_time, status};
 use crate::args::BenchVolume;
 use crate::output::{self, grouped};
 use crate::signals::{Interrupted, Signals};
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// # Errors
 /// The volume cannot be attached, requests failed, or what was read is not what was written. Results come first where there are any.
 pub fn run(args: &BenchVolume) -> Result<()> {
-    let (address, name) = named(&args.volume)?;
+    let (address, name) = named(&args.at.volume)?;
     let mix = Mix::parse(&args.rw);
     let role = match mix {
         Mix::Reads => Role::Reader,
@@ -28,9 +28,9 @@ pub fn run(args: &BenchVolume) -> Result<()> {
         _ => Role::Writer,
     };
     let give_up = args.give_up.map(|seconds| Duration::from_secs(seconds.into()));
-    let options = LinkOptions { role, give_up, key: key(&args.key)?, ..LinkOptions::default() };
+    let options = LinkOptions { role, give_up, ..LinkOptions::default() };
     let signals = Signals::take()?;
-    let volume = overside::at(address).network(&args.network.network()).volume(name, options)?;
+    let volume = attach(&args.at, options)?;
     let geometry = volume.geometry();
     let (bs, depth) = (args.bs as u64, usize::from(args.depth));
     ensure!(
@@ -41,7 +41,7 @@ pub fn run(args: &BenchVolume) -> Result<()> {
     );
     ensure!(bs * depth as u64 <= BUFFERS_BYTES_MAX, "--bs times --depth is more than a GiB; ask for less at once");
     let handle = volume.handle();
-    let node = || status::report(address, name, &args.network).ok();
+    let node = || status::report(address, name, &args.at.network).ok();
     let before = (node(), processor_time());
     let plan =
         Plan { mix, bs, depth, time: Duration::from_secs(args.time.into()), verifies: args.verify, seed: args.seed };
@@ -85,9 +85,9 @@ impl Figures {
         let iops = if seconds > 0.0 { self.outcome.ios() as f64 / seconds } else { 0.0 };
         let us = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
         let (p50, p99) = (us(0.5), us(0.99));
-        if args.json {
+        if args.at.json {
             let json = json!({
-                "volume": args.volume,
+                "volume": args.at.volume,
                 "rw": args.rw,
                 "bs": args.bs,
                 "depth": args.depth,

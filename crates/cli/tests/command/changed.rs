@@ -1,0 +1,105 @@
+//! Volumes that are made larger, given another member and deleted by the node that serves them.
+
+use super::volumes::{ANOTHER, KEY, Node, ended, until};
+use serde_json::Value as Json;
+use std::path::Path;
+
+fn verified(node: &Node, rw: &str) {
+    let found = node.json(&["bench", &node.volume(), "--rw", rw, "--verify", "--time", "1"]);
+    assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+}
+
+/// A command is refused while a client has the volume, and says which.
+fn refused_in_use(node: &Node, command: &[&str]) {
+    let client = node.bench(&["--rw", "randwrite"]);
+    until("the client is there", || node.status()["sessions"][0]["pid"] == client.id());
+    let told = node.fails(command);
+    assert!(told.contains(&format!("pg is in use by process {}", client.id())), "{told}");
+    let found = ended(client);
+    assert_eq!(found["errors"], 0, "{found}");
+}
+
+#[test]
+fn a_volume_grows_while_its_node_serves_others() {
+    let mut node = Node::with("shm", "4M", &["a", "b", "c"], "raid5");
+    let (volume, home) = (node.volume(), node.home());
+    verified(&node, "randwrite");
+    refused_in_use(&node, &["resize", &volume, "--size", "8M"]);
+    verified(&node, "randwrite");
+    let told = node.fails(&["resize", &volume, "--size", "1M"]);
+    assert!(told.contains("does not become smaller"), "{told}");
+    let told = node.fails(&["resize", &volume, "--size", "64G"]);
+    assert!(told.contains("no room for so many checksums"), "{told}");
+    assert!(node.status()["bytes"].as_u64() < Some(5 << 20));
+    let done = node.json(&["resize", &volume, "--size", "8M"]);
+    assert_eq!(done["volume"], "pg", "{done}");
+    assert!(node.status()["bytes"].as_u64() >= Some(8 << 20), "{}", node.status());
+    verified(&node, "randread");
+    verified(&node, "randrw");
+    assert_eq!(node.json(&["check", &volume])["faults"], Json::Array(Vec::new()));
+    node.kill();
+    std::fs::remove_file(node.path("b")).unwrap();
+    node.start();
+    verified(&node, "randrw");
+    let told = node.fails(&["resize", &volume, "--size", "16M"]);
+    assert!(told.contains("missed writes"), "{told}");
+    assert_eq!(node.status()["state"], "degraded", "it is served as before");
+    let told = node.fails(&["resize", "pg", "--size", "16M", "--home", &home]);
+    assert!(told.contains("another node serves"), "{told}");
+    node.ok(&["create", "scratch", "--size", "1M", "--on", "memory", "--home", &home]);
+    let scratch = format!("{}/scratch", node.address);
+    until("the new volume is served", || node.output(&["status", &scratch]).status.success());
+    assert!(node.fails(&["resize", &scratch, "--size", "2M"]).contains("lies on memory"));
+    assert!(node.fails(&["resize", &format!("{}/nope", node.address), "--size", "2M"]).contains("no volume nope"));
+}
+
+#[test]
+fn another_member_takes_the_place_of_one_and_gets_what_the_others_have() {
+    let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");
+    let (volume, [a, b, c]) = (node.volume(), ["a", "b", "c"].map(|name| node.path(name)));
+    verified(&node, "randwrite");
+    refused_in_use(&node, &["replace", &volume, &a, &c]);
+    verified(&node, "randwrite");
+    assert!(!Path::new(&c).exists());
+    assert!(node.fails(&["replace", &volume, "x", &c]).contains("has no member x; it has"));
+    assert!(node.fails(&["replace", &volume, &a, &b]).contains("is there already"));
+    let elsewhere = node.path("home/c");
+    let told = node.fails(&["replace", &volume, &a, &elsewhere]);
+    assert!(told.contains("the node has no member in") && !Path::new(&elsewhere).exists(), "{told}");
+    assert_eq!(node.status()["state"], "ok", "it is served as before");
+    node.kill();
+    std::fs::remove_file(&a).unwrap();
+    node.start();
+    node.ok(&["replace", &volume, &a, &c]);
+    until("the new member is up to date", || node.status()["state"] == "ok");
+    assert_eq!(node.status()["members"][0]["place"], Json::from(c));
+    node.kill();
+    std::fs::remove_file(&b).unwrap();
+    node.start();
+    verified(&node, "randread");
+    verified(&node, "randrw");
+}
+
+#[test]
+fn a_node_deletes_a_volume_that_nobody_uses_for_who_has_its_key() {
+    let mut node = Node::with("shm", "4M", &["a"], "concat");
+    let (volume, home) = (node.volume(), node.home());
+    refused_in_use(&node, &["delete", &volume]);
+    assert!(node.fails(&["delete", &format!("{}/nope", node.address)]).contains("no volume nope"));
+    let [writes, reads] = [("rw", KEY), ("ro", ANOTHER)].map(|(name, key)| node.key(name, key));
+    let access = node.path("access");
+    std::fs::write(&access, "pg rw rw\npg ro ro\n").unwrap();
+    node.end();
+    node.options = vec!["--access".into(), access];
+    node.start();
+    assert!(node.fails(&["delete", &volume]).contains("--access-key"));
+    assert!(node.fails(&["delete", &volume, "--access-key", &reads]).contains("allows to read alone"));
+    assert!(Path::new(&node.path("a")).exists());
+    let done = node.json(&["delete", &volume, "--access-key", &writes]);
+    assert!(done["done"].as_str().unwrap().contains("pg is deleted, and 1 files with it"), "{done}");
+    assert!(!Path::new(&node.path("a")).exists());
+    assert_eq!(node.json(&["list", &node.address])["volumes"], Json::Array(Vec::new()));
+    // The name and the file are free, and the node serves what comes.
+    node.ok(&["create", "pg", "--size", "1M", "--on", &node.path("a"), "--home", &home]);
+    until("the new volume is served", || node.output(&["status", &volume]).status.success());
+}

@@ -1,0 +1,178 @@
+//! Volumes that a node lets go of to be changed: made larger, given another member, deleted.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overside_service::client::{Link, LinkError, LinkOptions};
+use overside_service::{CONTROL_HEADER, Context, Order, Running};
+use overside_verbs::Provider;
+use overside_verbs::handshake::Key;
+use overside_volume::wire::{Alteration, Change, Changed, Malformed, NONCE_BYTES, Proof, Status};
+
+use super::volume::Volume;
+use super::{Node, lock};
+
+/// Whoever has the home folder of a node's volumes, and carries changes out there.
+pub trait Keeper: Send + Sync + fmt::Debug {
+    /// Whether a volume may be let go of for a change. It reads what is written down, and no more.
+    ///
+    /// # Errors
+    /// Why not, and what to do, in a line.
+    fn allows(&self, volume: &str, what: &Alteration) -> Result<(), String>;
+
+    /// Changes a volume that the node has let go of, and [adds](Node::add_described) to the node what there is then, also
+    /// after a change that failed. What was done, in a line.
+    ///
+    /// # Errors
+    /// Why not, and what to do, in a line. The volume is as it was.
+    fn change(&self, node: &Arc<Node>, volume: &str, what: &Alteration) -> Result<String, String>;
+}
+
+/// Why a change was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// Nobody answers there, or not before the deadline.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// What answers is no node of this version.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// There is no such volume.
+    #[error("the node has no volume {0}, or the key is another one; `overside volume list` says which there are")]
+    Unknown(String),
+    /// The volume has a key.
+    #[error("the node asks for the volume's key; give it with --access-key FILE")]
+    NeedsKey,
+    /// The volume's key does not let its holder change it.
+    #[error("the volume's key allows to read alone; use one that writes")]
+    ReadOnly,
+    /// The node says why.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why a volume is not let go of.
+enum Kept {
+    Unknown,
+    Because(String),
+}
+
+impl Node {
+    /// Begins a change, and answers when it is done. Unlike a request it may take long, and has a thread of its own.
+    pub(super) fn change_later(self: &Arc<Self>, context: &mut Context<'_>, number: u32, change: Change) {
+        context.admit();
+        let ticket = context.later(number, Order::Free);
+        let answer = move |status, text: String| {
+            let changed = Changed { number, status, nonce: [0; NONCE_BYTES], text };
+            ticket.complete(|body| body.extend_from_slice(&changed.bytes()[CONTROL_HEADER..]));
+        };
+        let Some(keeper) = self.options.keeper.clone() else {
+            let why =
+                "this node's volumes are not changed over connections; end it, and change them in its home folder";
+            return answer(Status::Refused, why.to_owned());
+        };
+        if self.serves(&change.volume)
+            && let Err(why) = keeper.allows(&change.volume, &change.what)
+        {
+            return answer(Status::Refused, why);
+        }
+        let gone = match self.let_go(&change.volume) {
+            Ok(gone) => gone,
+            Err(Kept::Unknown) => return answer(Status::Unknown, String::new()),
+            Err(Kept::Because(why)) => return answer(Status::Refused, why),
+        };
+        // No volume has a name with a space.
+        let (node, name, volume) = (self.clone(), format!("change {}", change.volume), change.volume.clone());
+        let run = move || {
+            let Change { volume, what, .. } = change;
+            if let Some((device, running)) = gone {
+                device.stop();
+                if let Some(running) = running {
+                    running.join();
+                }
+                device.forget_writers();
+                // Its members are free once nobody has it.
+                drop(device);
+            }
+            let done = keeper.change(&node, &volume, &what);
+            lock(&node.changing).remove(&volume);
+            match done {
+                Ok(text) => answer(Status::Done, text),
+                Err(why) => answer(Status::Refused, why),
+            }
+        };
+        let mut serving = lock(&self.serving);
+        let started = serving.as_ref().map(|serving| serving.threads.start(&name, Box::new(run)));
+        if let (Some(Ok(running)), Some(serving)) = (started, &mut *serving) {
+            serving.running.insert(name, running);
+        } else {
+            // Its answer is the connection's end.
+            lock(&self.changing).remove(&volume);
+            self.add_failed(&volume, "the system has no thread to change it; start the node again");
+        }
+    }
+
+    /// A volume that nobody uses is the node's no more; where it could not be opened, there is nothing to end.
+    #[expect(clippy::type_complexity, reason = "the volume and its thread")]
+    fn let_go(&self, name: &str) -> Result<Option<(Arc<Volume>, Option<Running>)>, Kept> {
+        let now = self.clock.now();
+        let mut attachments = lock(&self.attachments);
+        if lock(&self.changing).contains(name) {
+            return Err(Kept::Because(format!("{name} is being changed; try again once that is done")));
+        }
+        let Some(volume) = self.volume(name) else {
+            if !lock(&self.failed).contains_key(name) {
+                return Err(Kept::Unknown);
+            }
+            lock(&self.changing).insert(name.to_owned());
+            return Ok(None);
+        };
+        attachments.retain(|_, other| !Arc::ptr_eq(&other.volume, &volume) || !other.is_gone(now, self.options.linger));
+        let users = attachments.values().filter(|other| Arc::ptr_eq(&other.volume, &volume));
+        let users: Vec<String> = users.map(|other| format!("process {}", other.process())).collect();
+        if !users.is_empty() {
+            return Err(Kept::Because(format!("{name} is in use by {}; detach it there first", users.join(", "))));
+        }
+        lock(&self.changing).insert(name.to_owned());
+        let mut volumes = lock(&self.volumes);
+        volumes.remove(name);
+        self.share_cache(&volumes);
+        drop((volumes, attachments));
+        let running = lock(&self.serving).as_mut().and_then(|serving| serving.running.remove(name));
+        Ok(Some((volume, running)))
+    }
+}
+
+/// Asks the node at the provider's part of an address for a change. What was done, in a line.
+///
+/// # Errors
+/// Nobody answers there in time, or the node refuses.
+pub fn change(
+    provider: Arc<dyn Provider>,
+    address: &str,
+    volume: &str,
+    what: Alteration,
+    key: Option<&Key>,
+    within: Duration,
+) -> Result<String, ChangeError> {
+    let options = LinkOptions { timeout: within, ..LinkOptions::default() };
+    let mut link = Link::connect(provider, address, options)?;
+    // The link numbers its messages itself.
+    let change = Change { number: 0, volume: volume.to_owned(), what };
+    let number = link.send(|body| body.extend_from_slice(&change.bytes()[CONTROL_HEADER..]))?;
+    let mut said = Changed::parse(link.reply(number)?.as_ref())?;
+    if let (Status::Prove, Some(key)) = (said.status, key) {
+        let change = Change { number, ..change };
+        let proof = Proof::over(key, 0, &change.bytes(), &said.bytes()).bytes();
+        let number = link.send(|body| body.extend_from_slice(&proof[CONTROL_HEADER..]))?;
+        said = Changed::parse(link.reply(number)?.as_ref())?;
+    }
+    match said.status {
+        Status::Done => Ok(said.text),
+        Status::Unknown => Err(ChangeError::Unknown(volume.to_owned())),
+        Status::Prove => Err(ChangeError::NeedsKey),
+        Status::Device(overside_volume::DeviceError::ReadOnly) => Err(ChangeError::ReadOnly),
+        _ => Err(ChangeError::Refused(said.text)),
+    }
+}
