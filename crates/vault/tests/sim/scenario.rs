@@ -576,7 +576,9 @@ impl Stage {
         }
         self.model.changed(false);
         let (block, member) = (chance.below(24), chance.below(self.plan.members as u64));
-        if changed.insert(block) {
+        // A WRITE of a part of a row needs what lies there of all members but one, stripe by stripe.
+        let unit = if self.plan.layout == Layout::Parity { block * 4096 / STRIPE } else { block };
+        if changed.insert(unit) {
             let at = SUMS.data + block * 4096 + chance.below(4096);
             self.drive.flip(&format!("m{member}"), at, chance.below(8) as u32);
             self.world.note("bytes: changed under load", at);

@@ -63,6 +63,8 @@ enum State {
     },
     /// Members look whether they have it right.
     Check {
+        /// As bits.
+        members: u64,
         at: u64,
         length: u64,
     },
@@ -253,27 +255,37 @@ impl Raid {
     }
 
     fn check(&mut self, id: u64, members: &[usize], at: u64, length: u64) {
-        let task = self.task(id, State::Check { at, length });
-        for member in members.iter().filter(|member| self.members.is_current(**member)).copied().collect::<Vec<_>>() {
+        let current = members.iter().filter(|member| self.members.is_current(**member));
+        let bits = current.fold(0, |bits, member| bits | 1 << member);
+        self.check_bits(id, bits, at, length);
+    }
+
+    fn check_bits(&mut self, id: u64, members: u64, at: u64, length: u64) {
+        let task = self.task(id, State::Check { members, at, length });
+        for member in (0..self.members.len()).filter(|member| members & 1 << member != 0) {
             self.push(task, member, NO_SOURCE, Work::Check { at, length, mend: false, wrong: 0 });
         }
         self.advance_if_still(task);
     }
 
-    /// They have looked: what is wrong is written again from what is right, where that is wanted.
-    fn checked(&mut self, id: u64, at: u64, length: u64, bad: u64) {
+    /// They have looked: what is wrong is written again from what is right, where that is wanted. Unit by unit: each may
+    /// be right on another member.
+    fn checked(&mut self, id: u64, members: u64, (at, length): (u64, u64), bad: u64) {
         let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
         let bad = bad | self.lost.lacking(at, length);
+        let mut mends = false;
         if let Some(Parent { work: Asked::Whole(Work::Check { mend, wrong, .. }), .. }) = self.parents.get_mut(parent) {
             *wrong |= bad;
-            if bad != 0 && *mend {
-                let (of, long) = self.volume_range(at, length);
-                if matches!(self.layout, Layout::Mirror(_)) || self.is_trusted(of, long) {
-                    self.copy(parent, bad, at, length);
-                } else {
-                    return self.end(id, Err(DeviceError::Corrupt));
-                }
-            }
+            mends = *mend && bad != 0;
+        }
+        let unit = self.geometry.unit_bytes;
+        let (of, long) = self.volume_range(at, length);
+        if mends && length > unit {
+            (at..at + length).step_by(unit as usize).for_each(|at| self.check_bits(parent, members, at, unit));
+        } else if mends && (matches!(self.layout, Layout::Mirror(_)) || self.is_trusted(of, long)) {
+            self.copy(parent, bad, at, length);
+        } else if mends {
+            return self.end(id, Err(DeviceError::Corrupt));
         }
         self.end(id, Ok(()));
     }
@@ -665,7 +677,7 @@ impl Raid {
                 }
                 None => self.put_copy(id, targets, at, length, read),
             },
-            State::Check { at, length } => self.checked(id, at, length, failed),
+            State::Check { members, at, length } => self.checked(id, members, (at, length), failed),
             State::Journal { .. } | State::Over => {}
         }
     }
