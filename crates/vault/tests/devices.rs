@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use overside_disk::{Disk, Open, Plain};
-use overside_vault::members::{FileMember, Volatile};
+use overside_vault::members::{FileMember, Spindle, SpindleTimes, Volatile};
+use overside_verbs::SystemClock;
 use overside_volume::{Array, Device, Raid, Sectors};
 
 /// Folders of devices that are in use.
@@ -66,6 +68,34 @@ mod of_stripes_of_files {
     fn open() -> Box<dyn Device> {
         let files = Files::new(false);
         Box::new(Array::stripes(vec![Box::new(files.member(0)), Box::new(files.member(0))], 8192).unwrap())
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+/// Times so short that the suite does not wait.
+fn turning(base: Box<dyn Device>) -> Box<dyn Device> {
+    let (seek, turn) = (Duration::from_micros(10), Duration::from_micros(20));
+    let times = SpindleTimes { seek_min: seek, seek_max: seek * 5, turn, bytes_per_s: 4_000_000_000 };
+    Box::new(Spindle::over(base, times, SystemClock::handle()).unwrap())
+}
+
+mod of_a_spindle_over_memory {
+    use super::*;
+    use overside_volume::MemoryDevice;
+
+    fn open() -> Box<dyn Device> {
+        turning(Box::new(MemoryDevice::new(1 << 20).unwrap()))
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod of_a_spindle_over_a_file {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        turning(Box::new(Files::new(false).member(0)))
     }
 
     overside_conformance::device_tests!(open);

@@ -3,9 +3,11 @@
 mod absent;
 mod file;
 mod remote;
+mod spindle;
 pub mod volatile;
 
 pub use absent::Absent;
 pub use file::FileMember;
 pub use remote::{Attach, RemoteMember};
+pub use spindle::{Spindle, SpindleTimes};
 pub use volatile::Volatile;
