@@ -88,6 +88,8 @@ fn what_there_is_not_is_said() {
     assert!(format!("{error:#}").contains("--results keeps full runs"), "{error:#}");
     let error = figures::run(&Options { dir: Some("/".into()), ..options("delta") }).expect_err("it has no data");
     assert!(format!("{error:#}").contains("--dir"), "{error:#}");
+    let error = figures::run(&Options { trace: Some("/".into()), ..options("delta") }).expect_err("it replays nothing");
+    assert!(format!("{error:#}").contains("--trace"), "{error:#}");
     let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");
     assert!(format!("{error:#}").contains("sockets library is not beside"), "{error:#}");
 }
@@ -220,6 +222,7 @@ fn options(figure: &str) -> Options {
         results: None,
         seed: 0,
         dir: (figure == "durability").then(place),
+        trace: None,
     }
 }
 

@@ -171,6 +171,9 @@ pub struct Bench {
     /// Of `durability`: in which folder its data lies while it measures; a new folder beside the current one unless said.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Of `policies`: a trace in addition to those that it makes, as `overside volume trace record` writes it.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,

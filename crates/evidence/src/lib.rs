@@ -32,7 +32,7 @@ pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds,
 use serde_json::Value;
 
 /// The figures of `overside bench`, in the order of `all`.
-pub const FIGURES: [&str; 13] = [
+pub const FIGURES: [&str; 16] = [
     "verbs",
     "transmit",
     "delta",
@@ -46,6 +46,9 @@ pub const FIGURES: [&str; 13] = [
     "mixed",
     "scans",
     "costs",
+    "blocks",
+    "policies",
+    "clients",
 ];
 
 /// What a figure's JSON says of every claim that asks it.

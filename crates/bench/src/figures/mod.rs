@@ -4,6 +4,7 @@
 //! the timing; every figure has the limit for copies of equally cold memory beside it, and the papers' own points where their
 //! text states them (`data/papers.json`).
 
+mod blocks;
 mod charts;
 mod consolidate;
 mod costs;
@@ -16,6 +17,7 @@ mod messages;
 mod mixed;
 mod page;
 mod papers;
+mod policies;
 mod projection;
 mod receiver;
 mod records;
@@ -87,6 +89,8 @@ pub struct Options {
     pub seed: u64,
     /// Of `durability`: in which folder its data lies meanwhile; the current one unless said.
     pub dir: Option<PathBuf>,
+    /// Of `policies`: a trace in addition to those that it makes.
+    pub trace: Option<PathBuf>,
 }
 
 /// All figures of a run.
@@ -143,6 +147,7 @@ pub fn run(options: &Options) -> Result<Figures> {
         only: options.only.as_deref(),
         seed: options.seed,
         dir: options.dir.as_deref(),
+        trace: options.trace.as_deref(),
     };
     let machine = Machine::here();
     let (measured, failed) = all(&names, &setting, |figure| match &mut keep {
@@ -180,6 +185,11 @@ fn fits(options: &Options, names: &[&str]) -> Result<()> {
     ensure!(
         options.seed == 0 || names.contains(&"regret"),
         "--seed chooses the shapes of regret; {} has no use for it",
+        options.figure
+    );
+    ensure!(
+        options.trace.is_none() || options.figure == "policies",
+        "--trace is replayed by policies; {} has no use for it",
         options.figure
     );
     if names.contains(&"durability") {
@@ -241,6 +251,9 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "mixed" => mixed::measure(setting),
         "scans" => scans::measure(setting),
         "costs" => costs::measure(setting),
+        "blocks" => blocks::measure(setting),
+        "policies" => policies::measure(setting),
+        "clients" => blocks::clients::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -253,6 +266,7 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
         messages::ROLE => Some(messages::answer(arguments)),
         sockets::ROLE => Some(sockets::program(arguments)),
         tables::ROLE => Some(tables::serve(arguments)),
+        blocks::ROLE => Some(blocks::serve(arguments)),
         _ => None,
     }
 }
@@ -322,6 +336,7 @@ struct Setting<'a> {
     only: Option<&'a str>,
     seed: u64,
     dir: Option<&'a Path>,
+    trace: Option<&'a Path>,
 }
 
 impl Setting<'_> {

@@ -110,8 +110,16 @@ impl Switches {
     ///
     /// `/proc` is not there.
     pub fn own() -> Result<Switches, CpuError> {
-        let pid = std::process::id();
-        let threads = fs::read_dir("/proc/self/task").map_err(|e| CpuError::new(pid, e))?;
+        Switches::of(std::process::id())
+    }
+
+    /// Of the process `pid`.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended.
+    pub fn of(pid: u32) -> Result<Switches, CpuError> {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| CpuError::new(pid, e))?;
         let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).ok();
         let counts = threads.flatten().filter_map(status).filter_map(|text| Switches::parse(&text));
         Ok(Switches(counts.sum()))

@@ -37,7 +37,10 @@ shuffle (a columnar table to 2, 8 and 32 receivers), projection (rows without so
 trips of small messages, beside sockets and bare shared memory), sockets (unmodified programs under
 `overside run` and without it), durability (tables that survive, beside tables in memory and the bare
 disk: requests, checkpoints, recovery), mixed (gets and puts beside full scans in each mode, and what of
-a request is its transfer), scans (one client to 15 of one table, and through an index, in each mode).
+a request is its transfer), scans (one client to 15 of one table, and through an index, in each mode),
+costs (what stands behind the papers' arguments), blocks (a storage node: its cache beside other
+servers, its disks beside local ones), policies (of such a cache, on several traces and
+--trace FILE), clients (one read of a volume by each way to it).
 
 With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the other:
 verbs, transmit, delta, shuffle, projection and regret.";

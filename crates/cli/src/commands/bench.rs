@@ -12,7 +12,7 @@ use overside_bench::figures::{self, Options};
 /// # Errors
 /// A figure could not be measured, or two ways of sending delivered different bytes.
 pub fn run(options: Bench) -> Result<()> {
-    let Bench { figure, quick, json, report, results, over, only, seed, dir, listen, to, key_file } = options;
+    let Bench { figure, quick, json, report, results, over, only, seed, dir, trace, listen, to, key_file } = options;
     let Over { over, rdma_device } = over;
     let network = Network { key_file, rdma_device: rdma_device.clone(), ..Network::default() };
     if let Some(listen) = listen {
@@ -20,8 +20,22 @@ pub fn run(options: Bench) -> Result<()> {
     }
     // Only the figure of sockets needs it, and says so.
     let library = library().ok();
-    let options =
-        Options { figure, quick, json, report, over, rdma_device, to, network, library, only, results, seed, dir };
+    let options = Options {
+        figure,
+        quick,
+        json,
+        report,
+        over,
+        rdma_device,
+        to,
+        network,
+        library,
+        only,
+        results,
+        seed,
+        dir,
+        trace,
+    };
     figures::run(&options)?;
     Ok(())
 }

@@ -3,11 +3,14 @@
 //! A bar is the paper's own ratio where the paper states one. Where it states a direction, the bar is 1, and the interval
 //! must lie beyond it. Absolute rates are of the papers' machines; a rule asks for one only where the claim is the rate.
 
+mod blocks;
+mod clients;
 mod consolidate;
 mod costs;
 mod durability;
 mod messages;
 mod mixed;
+mod policies;
 mod scans;
 mod shuffle;
 mod transmit;
@@ -30,6 +33,9 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         mixed::RULES,
         scans::RULES,
         costs::RULES,
+        blocks::RULES,
+        policies::RULES,
+        clients::RULES,
     ]
     .into_iter()
     .flatten()
@@ -37,7 +43,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 
 /// The bars of those figures that are judged by their JSON alone.
 pub fn goals() -> impl Iterator<Item = &'static Goals> {
-    [durability::GOALS].into_iter()
+    [durability::GOALS, blocks::GOALS, policies::GOALS].into_iter()
 }
 
 /// Any x.

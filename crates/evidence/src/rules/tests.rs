@@ -259,5 +259,235 @@ fn inline_sends_that_are_far_from_copies_differ() {
     assert_eq!((said(1.1, 0.38), said(0.5, 0.4), said(1.0, 0.8)), (Says::Agrees, Says::Differs, Says::Differs));
 }
 
+/// A node that does all that the paper says of one, and all that the project wants.
+const NODE: [(&str, u64, f64); 66] = [
+    ("hits, ns: node", 0, 6.06e6),
+    ("hits, ns: node", 40, 3.6e6),
+    ("hits, ns: node", 80, 1.2e6),
+    ("hits, ns: node", 100, 2e4),
+    ("hits, ns: local disk", 0, 6e6),
+    ("five disks, bytes/s: local", 8192, 1e7),
+    ("five disks, bytes/s: local", 65536, 6e7),
+    ("five disks, bytes/s: no hits", 8192, 1e7),
+    ("five disks, bytes/s: no hits", 65536, 6e7),
+    ("five disks, bytes/s: 80 % hits", 8192, 4e7),
+    ("five disks, bytes/s: 80 % hits", 65536, 2e8),
+    ("five disks, bytes/s: 100 % hits", 8192, 1e9),
+    ("five disks, bytes/s: 100 % hits", 65536, 4.8e9),
+    ("copied, bytes/s", 65536, 5e9),
+    ("cache off, a read, ns: node", 512, 6.06e6),
+    ("cache off, a read, ns: node", 8192, 6.06e6),
+    ("cache off, a read, ns: node", 32768, 6.06e6),
+    ("cache off, a read, ns: node", 131_072, 6.6e6),
+    ("cache off, a read, ns: local disk", 512, 6e6),
+    ("cache off, a read, ns: local disk", 8192, 6e6),
+    ("cache off, a read, ns: local disk", 32768, 6e6),
+    ("cache off, a read, ns: local disk", 131_072, 6e6),
+    ("cache off, a write, ns: node", 512, 6.06e6),
+    ("cache off, a write, ns: node", 8192, 6.06e6),
+    ("cache off, a write, ns: node", 32768, 6.06e6),
+    ("cache off, a write, ns: node", 131_072, 6.3e6),
+    ("cache off, a write, ns: local disk", 512, 6e6),
+    ("cache off, a write, ns: local disk", 8192, 6e6),
+    ("cache off, a write, ns: local disk", 32768, 6e6),
+    ("cache off, a write, ns: local disk", 131_072, 6e6),
+    ("cache off, reads/s: node", 2, 170.0),
+    ("cache off, reads/s: local disk", 2, 170.0),
+    ("cache off, writes/s: node", 8, 170.0),
+    ("cache off, writes/s: local disk", 8, 170.0),
+    ("cached, mean ns: shm", 1, 1e4),
+    ("cached, mean ns: shm", 2, 1.2e4),
+    ("cached, mean ns: shm", 4, 2.5e4),
+    ("cached, mean ns: shm", 16, 1e5),
+    ("cached, bytes/s: 1 outstanding", 131_072, 4e9),
+    ("cached, bytes/s: 4 outstanding", 131_072, 5e9),
+    ("cached, bytes/s: 4 outstanding", 8192, 4.7e9),
+    ("two processors, p50 ns", 8192, 9e3),
+    ("one processor, p50 ns", 8192, 1e4),
+    ("node's share of a processor", 1, 0.02),
+    ("node's share of a processor", 5, 0.08),
+    ("five disks, a read, ns: at most 64 KiB", 655_360, 9e6),
+    ("five disks, a read, ns: all at once", 655_360, 9.5e6),
+    ("RAID 5, a write, ns: local disks", 8192, 1.2e7),
+    ("RAID 5, a write, ns: local disks", 1_179_648, 1e7),
+    ("RAID 5, a write, ns: at most 64 KiB", 8192, 1.2e7),
+    ("RAID 5, a write, ns: at most 64 KiB", 1_179_648, 3.5e7),
+    ("RAID 5, a write, ns: at most 256 KiB", 1_179_648, 1.8e7),
+    ("RAID 5, a write, ns: all at once", 8192, 1.2e7),
+    ("RAID 5, a write, ns: all at once", 1_179_648, 1e7),
+    ("RAID 5, I/Os of a write: local disks", 8192, 4.0),
+    ("RAID 5, I/Os of a write: local disks", 1_179_648, 20.0),
+    ("RAID 5, I/Os of a write: at most 64 KiB", 8192, 4.0),
+    ("RAID 5, I/Os of a write: at most 64 KiB", 1_179_648, 72.0),
+    ("RAID 5, I/Os of a write: all at once", 1_179_648, 20.0),
+    ("cached, p50 ns: shm", 1, 5e3),
+    ("cached, p50 ns: tcp", 1, 1.4e4),
+    ("cached, CPU ns: shm", 1, 1e4),
+    ("cached, CPU ns: shm", 16, 3e3),
+    ("cached, CPU ns: tcp", 1, 3e4),
+    ("cached, requests/s: NBD", 1, 4e4),
+    ("cached, requests/s: NBD", 16, 1e5),
+];
+
+/// The servers beside it.
+const PEERS: [(&str, u64, f64); 9] = [
+    ("cached, p50 ns: nbdkit", 1, 2.8e4),
+    ("cached, CPU ns: nbdkit", 1, 3.4e4),
+    ("cached, p50 ns: nbdkit over TCP", 1, 3.6e4),
+    ("cached, CPU ns: nbdkit over TCP", 1, 4e4),
+    ("cached, CPU ns: qemu-nbd", 16, 2e4),
+    ("cached, requests/s: nbdkit", 1, 3.5e4),
+    ("cached, requests/s: nbdkit", 16, 9e4),
+    ("cached, requests/s: qemu-nbd", 1, 1.5e4),
+    ("cached, requests/s: qemu-nbd", 16, 4e4),
+];
+
+/// The figure's JSON, with other values at some places.
+fn blocks(all: &[(&str, u64, f64)], other: &[(&str, u64, f64)]) -> Value {
+    let place = |(series, x, value): &(&str, u64, f64)| {
+        let value = other.iter().find(|(s, at, _)| s == series && at == x).map_or(*value, |(_, _, value)| *value);
+        match series.contains("I/Os") {
+            true => json!({"series": series, "x": x, "exact": value}),
+            false => json!({"series": series, "x": x, "rounds": {"value": vec![value; 5]}}),
+        }
+    };
+    json!({"figure": "blocks", "measured": all.iter().map(place).collect::<Vec<_>>()})
+}
+
+/// Each half of each claim, broken by one place.
+#[test]
+fn a_node_that_does_not_do_what_the_paper_says_differs() {
+    let said = |other: &[(&str, u64, f64)]| -> Vec<(&'static str, Says, String)> {
+        let all = judge(&blocks(&NODE, other)).unwrap();
+        all.iter().map(|judgement| (judgement.claim, judgement.verdict, judgement.here())).collect()
+    };
+    for (claim, says, here) in said(&[]) {
+        assert_eq!(says, Says::Agrees, "{claim}: {here}");
+    }
+    for (claim, series, x, value) in [
+        ("VI-C18", "hits, ns: node", 40, 4.8e6),
+        ("VI-C18", "hits, ns: node", 80, 3.8e6),
+        ("VI-C18", "hits, ns: node", 0, 5.9e6),
+        ("VI-C19", "five disks, bytes/s: no hits", 65536, 4e7),
+        ("VI-C19", "five disks, bytes/s: 80 % hits", 8192, 8e6),
+        ("VI-C19", "five disks, bytes/s: 80 % hits", 65536, 6e7),
+        ("VI-C19", "five disks, bytes/s: 100 % hits", 65536, 3e9),
+        ("VI-C28", "cache off, a read, ns: node", 32768, 6.3e6),
+        ("VI-C28", "cache off, a read, ns: node", 131_072, 6.06e6),
+        ("VI-C29", "cache off, a write, ns: node", 512, 6.3e6),
+        ("VI-C29", "cache off, a write, ns: node", 131_072, 6.9e6),
+        ("VI-C30", "cache off, reads/s: node", 2, 160.0),
+        ("VI-C30", "cache off, writes/s: node", 8, 160.0),
+        ("VI-C30", "cache off, a read, ns: node", 8192, 7e6),
+        ("VI-C30", "cache off, a write, ns: node", 8192, 7e6),
+        ("VI-C31", "cached, mean ns: shm", 2, 1.9e4),
+        ("VI-C31", "cached, mean ns: shm", 16, 5e4),
+        ("VI-C32", "cached, bytes/s: 1 outstanding", 131_072, 2e9),
+        ("VI-C32", "cached, bytes/s: 4 outstanding", 8192, 2e9),
+        ("VI-C32", "five disks, bytes/s: 100 % hits", 8192, 4e7),
+        ("VI-C33", "two processors, p50 ns", 8192, 1.1e4),
+        ("VI-C34", "node's share of a processor", 1, 0.2),
+        ("VI-C34", "node's share of a processor", 5, 0.02),
+        ("VI-C35", "five disks, a read, ns: at most 64 KiB", 655_360, 1.2e7),
+        ("VI-C36", "RAID 5, a write, ns: at most 64 KiB", 1_179_648, 1.1e7),
+        ("VI-C36", "RAID 5, a write, ns: at most 64 KiB", 1_179_648, 6e7),
+        ("VI-C36", "RAID 5, I/Os of a write: at most 64 KiB", 1_179_648, 20.0),
+        ("VI-C37", "RAID 5, a write, ns: at most 256 KiB", 1_179_648, 2.5e7),
+        ("VI-C37", "RAID 5, a write, ns: all at once", 8192, 1.5e7),
+        ("VI-C37", "RAID 5, I/Os of a write: all at once", 1_179_648, 38.0),
+        ("VI-C37", "RAID 5, a write, ns: at most 64 KiB", 8192, 2e7),
+        ("VI-C37", "RAID 5, I/Os of a write: at most 64 KiB", 8192, 10.0),
+    ] {
+        let all = said(&[(series, x, value)]);
+        let (_, says, here) = all.iter().find(|(other, ..)| *other == claim).unwrap();
+        assert_eq!(*says, Says::Differs, "{claim} with {series} at {x} of {value}: {here}");
+    }
+}
+
+#[test]
+fn a_node_that_misses_its_bars_is_said_to() {
+    let all: Vec<_> = NODE.into_iter().chain(PEERS).collect();
+    let judged = |other: &[(&str, u64, f64)]| crate::bars(&blocks(&all, other)).unwrap().unwrap();
+    for bar in judged(&[]) {
+        assert_eq!(bar.verdict, crate::Verdict::Met, "{}: {:?}", bar.name, bar.ratio);
+    }
+    for (name, series, x, value) in [
+        ("shm, 1 outstanding: p50 over", "cached, p50 ns: nbdkit", 1, 1.5e4),
+        ("shm, 1 outstanding: CPU", "cached, CPU ns: nbdkit", 1, 1.5e4),
+        ("a goal", "cached, p50 ns: shm", 1, 6.5e3),
+        ("tcp, 1 outstanding: p50", "cached, p50 ns: nbdkit over TCP", 1, 1.5e4),
+        ("tcp, 1 outstanding: CPU", "cached, CPU ns: nbdkit over TCP", 1, 2e4),
+        ("shm, 16 outstanding: CPU", "cached, CPU ns: qemu-nbd", 16, 8e3),
+        ("NBD, 1 outstanding: requests/s over nbdkit", "cached, requests/s: nbdkit", 1, 5e4),
+        ("NBD, 16 outstanding: requests/s over nbdkit", "cached, requests/s: nbdkit", 16, 2e5),
+        ("NBD, 1 outstanding: requests/s over qemu", "cached, requests/s: qemu-nbd", 1, 3e4),
+        ("NBD, 16 outstanding: requests/s over qemu", "cached, requests/s: qemu-nbd", 16, 6e4),
+        ("reads below 64 KiB", "cache off, a read, ns: node", 32768, 6.3e6),
+        ("40 % hits", "hits, ns: node", 40, 4.8e6),
+        ("2 reads outstanding", "cache off, reads/s: node", 2, 160.0),
+        ("8 writes outstanding", "cache off, writes/s: node", 8, 160.0),
+    ] {
+        let bars = judged(&[(series, x, value)]);
+        let bar = bars.iter().find(|bar| bar.name.contains(name)).unwrap();
+        assert_eq!(bar.verdict, crate::Verdict::Missed, "{name}: {:?}", bar.ratio);
+    }
+    // Without the peers, what needs them was not measured.
+    let alone = crate::bars(&blocks(&NODE, &[])).unwrap().unwrap();
+    let lacking = alone.iter().filter(|bar| bar.verdict == crate::Verdict::NotMeasured).count();
+    assert_eq!((lacking, alone.len()), (9, 14));
+}
+
+/// Where LRU has nearly the hits of MQ it suits, and where the default has fewer than another policy that is said.
+#[test]
+fn a_trace_that_suits_lru_differs() {
+    let figure = |lru: f64, warmest: f64| {
+        let mut all =
+            vec![json!({"series": "second level: accesses to the warmest fifth, share", "x": 0, "exact": warmest})];
+        for trace in ["zipf", "scan", "loop", "mixed", "second level"] {
+            let hits = [
+                ("mq", 0.4),
+                ("lru", lru),
+                ("arc", 0.3),
+                ("2q", 0.3),
+                ("lirs", 0.3),
+                ("s3-fifo", 0.3),
+                ("w-tinylfu", 0.3),
+            ];
+            all.extend(
+                hits.map(|(policy, hits)| json!({"series": format!("{trace}: {policy}"), "x": 10, "exact": hits})),
+            );
+        }
+        json!({"figure": "policies", "measured": all})
+    };
+    let said = |lru: f64, warmest: f64| judge(&figure(lru, warmest)).unwrap()[0].verdict;
+    assert_eq!((said(0.2, 0.7), said(0.39, 0.7), said(0.2, 0.3)), (Says::Agrees, Says::Differs, Says::Differs));
+    let bars = |lru: f64| crate::bars(&figure(lru, 0.7)).unwrap().unwrap();
+    assert!(bars(0.2).iter().all(|bar| bar.verdict == crate::Verdict::Met));
+    assert!(bars(0.5).iter().all(|bar| bar.verdict == crate::Verdict::Missed));
+}
+
+/// A client that polls for nothing, a node that is most of a read, and a volume that costs less than its transport.
+#[test]
+fn clients_that_are_not_as_the_paper_has_them_differ() {
+    let said = |values: [f64; 6]| {
+        let series = [
+            ("a read, p50 ns: native, asleep", 8192),
+            ("a read, p50 ns: bare transport", 8192),
+            ("a read, node's share: native, asleep", 2048),
+            ("a read, node's share: native, asleep", 8192),
+            ("a read, client's CPU ns: native", 8192),
+            ("a read, client's CPU ns: native, asleep", 8192),
+        ];
+        let place = |((series, x), value): ((&str, u64), f64)| json!({"series": series, "x": x, "rounds": {"value": vec![value; 5]}});
+        let all: Vec<Value> = series.into_iter().zip(values).map(place).collect();
+        let judged = judge(&json!({"figure": "clients", "measured": all})).unwrap();
+        judged.iter().map(|judgement| judgement.verdict).collect::<Vec<_>>()
+    };
+    use Says::{Agrees, Differs};
+    assert_eq!(said([2e4, 1e4, 0.2, 0.1, 2e4, 1e4]), [Agrees, Agrees, Agrees]);
+    assert_eq!(said([0.9e4, 1e4, 0.5, 0.1, 1e4, 1e4]), [Differs, Differs, Differs]);
+    assert_eq!(said([2e4, 1e4, 0.2, 0.4, 2e4, 1e4])[1], Differs);
+}
+
 /// More than any rule needs.
 const SEEDS: u64 = 3000;

@@ -35,7 +35,7 @@ const SCRIPTS: [(&str, &str); 2] = [
     (CI, ".ci/figures\n.ci/demo\ncargo xtask guest"),
     (
         ".ci/figures",
-        "[\"verbs\", \"transmit\", \"delta\", \"consolidate\", \"shuffle\", \"projection\", \"regret\", \"messages\", \"durability\", \"mixed\", \"scans\", \"costs\"]",
+        "[\"verbs\", \"transmit\", \"delta\", \"consolidate\", \"shuffle\", \"projection\", \"regret\", \"messages\", \"durability\", \"mixed\", \"scans\", \"costs\", \"blocks\", \"policies\", \"clients\"]",
     ),
 ];
 

@@ -1,0 +1,241 @@
+//! What lies in the node's cache: reads of it beside other servers, a bare copy and a local file; by depth, by size, and
+//! with one processor or two.
+
+use super::{
+    BLOCK_BYTES, KIB,
+    disks::Disks,
+    load::{Asked, Client, Stretch},
+    nbd::Nbd,
+    node::{Node, Order},
+    peers,
+};
+use crate::{
+    figures::{Setting, figure::Figure, messages, sockets::keeper::Keeper, tables::clients::Random},
+    measure::{Cpu, alternate, elapsed_ns, now_ns},
+};
+use anyhow::{Result, ensure};
+use overside::volume::wire::Role;
+use std::{fs::File, hint::black_box, os::unix::fs::FileExt, path::Path, thread, time::Duration};
+
+/// What is asked, and of whom.
+struct Side {
+    name: String,
+    end: End,
+    server: u32,
+}
+
+enum End {
+    Volume(Client),
+    Nbd(Nbd),
+}
+
+pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
+    setting.progress.say("blocks: what is in the cache");
+    let mut keeper = Keeper::start()?;
+    let socket = keeper.folder().join("node");
+    let order = Order { nbd: Some(socket.clone()), tcp: true, ..cached_order() };
+    let node = Node::start(order)?;
+    node.fill(VOLUME, BYTES)?;
+    let mut sides = Vec::new();
+    for (name, transport, polls_ns) in [("shm", "shm", POLLS_NS), ("shm, asleep", "shm", 0), ("tcp", "tcp", 0)] {
+        let client = node.client(transport, VOLUME, Role::Reader, LONGEST)?.polling(polls_ns);
+        sides.push(Side { name: name.into(), end: End::Volume(client), server: node.pid() });
+    }
+    sides.push(Side { name: "NBD".into(), end: End::Nbd(Nbd::unix(&socket, VOLUME)?), server: node.pid() });
+    let (found, absent) = peers::start(&mut keeper, BYTES);
+    for peer in found {
+        sides.push(Side { name: peer.name.into(), end: End::Nbd(peer.nbd), server: peer.pid });
+    }
+    for side in &mut sides {
+        side.prepare(node.pid())?;
+    }
+    figure.more.insert("not_measured".into(), absent.into());
+    let before = node.found(VOLUME)?;
+    by_depth(setting, figure, &mut sides)?;
+    by_size(setting, figure, &mut sides[0], &keeper.folder().join("local"))?;
+    let after = node.found(VOLUME)?;
+    ensure!(
+        after[1] == before[1],
+        "{} blocks were not in the node's cache, which holds them all",
+        after[1] - before[1]
+    );
+    drop(sides);
+    by_processors(setting, figure, &node)
+}
+
+/// A node whose cache holds all of its volume.
+pub(super) fn cached_order() -> Order {
+    Order {
+        volumes: vec![(VOLUME.into(), Disks::Memory(BYTES))],
+        cache_bytes: 2 * BYTES,
+        request_bytes_max: LONGEST,
+        blocks: 64,
+        ..Order::default()
+    }
+}
+
+impl Side {
+    /// All that it reads is right, and in the cache from now on.
+    fn prepare(&mut self, node: u32) -> Result<()> {
+        match &mut self.end {
+            End::Volume(client) => client.check(BYTES),
+            End::Nbd(nbd) => {
+                if self.server != node {
+                    nbd.fill(BYTES)?;
+                }
+                nbd.check(BYTES)
+            }
+        }
+    }
+
+    /// Reads at random places for so long.
+    fn reads(&mut self, bytes: usize, depth: usize, ns: u64, seed: u64) -> Result<Stretch> {
+        let (mut random, asked) = (Random(seed), Asked { writes: false, bytes, depth });
+        let before = settled(self.server)?;
+        let start = now_ns();
+        let mut place = || (elapsed_ns(start) < ns).then(|| random.below(BYTES / bytes as u64) * bytes as u64);
+        let mut done = match &mut self.end {
+            End::Volume(client) => client.run(asked, &mut place)?,
+            End::Nbd(nbd) => nbd.run(asked, &mut place)?,
+        };
+        done.server_ns = settled(self.server)? - before;
+        Ok(done)
+    }
+}
+
+/// Processor time of a process that has nothing to do any more: of one that runs the kernel knows less.
+fn settled(pid: u32) -> Result<Cpu> {
+    thread::sleep(SETTLING);
+    Ok(Cpu::of(pid)?)
+}
+
+/// 8 KiB, more and more of them outstanding: all sides where there are bars, and shm in between.
+fn by_depth(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Result<()> {
+    let (all, rounds) = (sides.len(), setting.rounds());
+    let mut asked: Vec<(usize, usize)> = (0..all).flat_map(|side| [(side, 1), (side, 16)]).collect();
+    asked.extend([2, 4, 8, 32].map(|depth| (0, depth)));
+    let mut done = 0;
+    let samples = alternate(asked.len(), rounds, |at, round| {
+        done += 1;
+        setting.progress.part("blocks: cached, by depth", done, rounds * asked.len());
+        let (side, depth) = asked[at];
+        sides[side].reads(BLOCK_BYTES, depth, slice(setting), round as u64)
+    })?;
+    for ((side, depth), stretches) in asked.into_iter().zip(&samples) {
+        let name = &sides[side].name;
+        let mut record = |what: &str, of: fn(&Stretch) -> f64| {
+            figure.record(format!("cached, {what}: {name}"), depth as u64, stretches.iter().map(of).collect());
+        };
+        record("p50 ns", Stretch::p50);
+        record("mean ns", Stretch::mean);
+        record("CPU ns", Stretch::cpu_each);
+        record("requests/s", Stretch::per_s);
+    }
+    Ok(())
+}
+
+/// Any size, one and four outstanding, beside a copy and a file of this host.
+fn by_size(setting: &Setting<'_>, figure: &mut Figure, side: &mut Side, path: &Path) -> Result<()> {
+    let (sizes, rounds) = (sizes(setting), setting.rounds());
+    let local = Local::new(path)?;
+    let mut target = vec![0; LONGEST as usize];
+    let kinds = SERIES.len();
+    let mut done = 0;
+    let samples = alternate(kinds * sizes.len(), rounds, |at, round| -> Result<f64> {
+        done += 1;
+        setting.progress.part("blocks: cached, by size", done, rounds * kinds * sizes.len());
+        let (bytes, ns, seed) = (sizes[at / kinds], slice(setting) / 2, round as u64);
+        Ok(match at % kinds {
+            0 => side.reads(bytes, 1, ns, seed)?.bytes_per_s(),
+            1 => side.reads(bytes, 4, ns, seed)?.bytes_per_s(),
+            kind => local.bytes_per_s(kind == 2, &mut target[..bytes], ns, seed)?,
+        })
+    })?;
+    for (at, values) in samples.into_iter().enumerate() {
+        figure.record(SERIES[at % kinds], sizes[at / kinds] as u64, values);
+    }
+    Ok(())
+}
+
+/// The same bytes with no node around them.
+struct Local {
+    memory: Vec<u8>,
+    file: File,
+}
+
+impl Local {
+    /// A file that was just written is in the page cache.
+    fn new(path: &Path) -> Result<Local> {
+        let mut memory = vec![0; BYTES as usize];
+        super::load::known(0, &mut memory);
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        file.write_all_at(&memory, 0)?;
+        Ok(Local { memory, file })
+    }
+
+    fn bytes_per_s(&self, copies: bool, target: &mut [u8], ns: u64, seed: u64) -> Result<f64> {
+        let (mut random, length) = (Random(seed), target.len());
+        let (start, mut times) = (now_ns(), 0u64);
+        while elapsed_ns(start) < ns {
+            let at = random.below((BYTES as usize / length) as u64) as usize * length;
+            if copies {
+                black_box(&mut *target).copy_from_slice(&self.memory[at..at + length]);
+            } else {
+                self.file.read_exact_at(black_box(&mut *target), at as u64)?;
+            }
+            times += 1;
+        }
+        Ok((times * length as u64) as f64 * 1e9 / elapsed_ns(start) as f64)
+    }
+}
+
+/// A node that has one processor, which is not its client's, beside one that has two.
+fn by_processors(setting: &Setting<'_>, figure: &mut Figure, two: &Node) -> Result<()> {
+    let seats = messages::PLACES[0].take()?;
+    let one = seats.across(|| Node::start(cached_order()))?;
+    one.fill(VOLUME, BYTES)?;
+    let side = |node: &Node| -> Result<Side> {
+        let client = node.client("shm", VOLUME, Role::Reader, LONGEST)?.polling(POLLS_NS);
+        Ok(Side { name: "shm".into(), end: End::Volume(client), server: node.pid() })
+    };
+    let mut sides = [side(&one)?, side(two)?];
+    sides[0].prepare(one.pid())?;
+    let (sizes, rounds) = (sizes(setting), setting.rounds());
+    let mut done = 0;
+    let samples = alternate(2 * sizes.len(), rounds, |at, round| {
+        done += 1;
+        setting.progress.part("blocks: processors of the node", done, 2 * rounds * sizes.len());
+        sides[at % 2].reads(sizes[at / 2], 1, slice(setting) / 2, round as u64)
+    })?;
+    for (at, stretches) in samples.iter().enumerate() {
+        let name = ["one processor", "two processors"][at % 2];
+        let values = stretches.iter().map(Stretch::p50).collect();
+        figure.record(format!("{name}, p50 ns"), sizes[at / 2] as u64, values);
+    }
+    Ok(())
+}
+
+/// Longer than a turn of the scheduler.
+fn slice(setting: &Setting<'_>) -> u64 {
+    if setting.quick { 24_000_000 } else { 200_000_000 }
+}
+
+fn sizes(setting: &Setting<'_>) -> Vec<usize> {
+    if setting.quick {
+        vec![512, BLOCK_BYTES, 64 * KIB, 128 * KIB]
+    } else {
+        vec![512, 2 * KIB, BLOCK_BYTES, 32 * KIB, 64 * KIB, 128 * KIB]
+    }
+}
+
+/// In this order at each size.
+pub(super) const SERIES: [&str; 4] =
+    ["cached, bytes/s: 1 outstanding", "cached, bytes/s: 4 outstanding", "copied, bytes/s", "local file, bytes/s"];
+pub(super) const VOLUME: &str = "cached";
+/// More than processors keep near them.
+pub(super) const BYTES: u64 = 64 << 20;
+const LONGEST: u32 = 128 << 10;
+/// How long a client polls before it sleeps: a few times as long as an answer takes.
+pub(super) const POLLS_NS: u64 = 50_000;
+/// A worker that has nothing to do sleeps long before.
+const SETTLING: Duration = Duration::from_millis(2);

@@ -1,0 +1,261 @@
+//! `clients`: one cached read by each way to it (figure 4 of vi-attached-storage): the bare transport, the native client, a
+//! volume attached for NBD, the node's own front; and what of it is whose.
+
+mod attach;
+mod raw;
+
+use super::{
+    BLOCK_BYTES, KIB, cell,
+    load::{Asked, Client, Stretch},
+    nbd::Nbd,
+    node::{Node, Order},
+    places, table, values,
+};
+use crate::{
+    figures::{
+        Setting,
+        charts::{Curve, Curves, curves},
+        figure::{Figure, Table},
+        sockets::keeper::Keeper,
+        tables::clients::Random,
+    },
+    measure::{Cpu, Spread, Switches, alternate, elapsed_ns, now_ns},
+    svg::Scale,
+};
+use anyhow::Result;
+use attach::Attached;
+use overside::{
+    service::ServiceOptions,
+    vault::{
+        cache::{Cache, CacheOptions},
+        server::{self, NodeOptions},
+    },
+    verbs::SystemClock,
+    volume::{MemoryDevice, wire::Role},
+};
+use raw::Raw;
+use std::{ffi::OsString, path::Path, thread, time::Duration};
+
+/// Another process of this figure; `None` when the words are not one's.
+pub(super) fn serve(words: &[OsString]) -> Option<Result<()>> {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    match words[..] {
+        [RAW, address] => Some(raw::serve(address)),
+        [ATTACH, address, volume, socket] => Some(attach::serve(address, volume, socket)),
+        _ => None,
+    }
+}
+
+pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let mut figure = Figure::new("clients", "shm", "Clients of a Storage Node");
+    setting.progress.say("clients");
+    let keeper = Keeper::start()?;
+    let socket = |name: &str| keeper.folder().join(name);
+    let node = Node::start(Order { nbd: Some(socket("node")), ..super::cached::cached_order() })?;
+    node.fill(VOLUME, BYTES)?;
+    let attached = Attached::start(&node, VOLUME, &socket("attached"))?;
+    let mut sides = sides(&node, &attached, &socket("attached"), &socket("node"))?;
+    ways(setting, &mut figure, &mut sides)?;
+    drop(sides);
+    layers(setting, &mut figure)?;
+    figure.text = format!(
+        "One read at a time, at random places of {} MiB that the node's cache holds, over shared memory. <i>Bare transport</i>: register the \
+         client's memory, send 64 bytes, be written to, wake up, deregister; nothing is looked up. <i>Native</i> polls for {} µs before it \
+         sleeps; <i>asleep</i> sleeps at once. <i>Attached</i> is a process beside the client that offers the volume over NBD; the node's own \
+         front is a hop shorter. Wake-ups are the times that a process slept. Layers are parts of the same read on one thread of one \
+         process: the node's cache alone, and the node without a connection.",
+        BYTES >> 20,
+        super::cached::POLLS_NS / 1000
+    );
+    figure.tables.extend([by_way(&figure), by_layer(&figure)]);
+    let mut chart = Curves::new("µs", "bytes of a read", Scale::Log).logarithmic();
+    for (colour, name) in WAYS.into_iter().enumerate() {
+        let series = format!("a read, p50 ns: {name}");
+        let all: Vec<_> = figure.recorded(&series).map(|(x, values)| (x, Spread::of(values))).collect();
+        chart.add(Curve::spreads(name, colour, all.into_iter(), 1e-3));
+    }
+    figure.charts.push((curves(&chart), "A cached read by each way to it.".into()));
+    Ok(figure)
+}
+
+/// A way to a block.
+struct Side {
+    end: End,
+    /// Who serves it, and who stands between.
+    server: u32,
+    between: Option<u32>,
+}
+
+enum End {
+    Raw(Box<Raw>),
+    Volume(Client),
+    Nbd(Nbd),
+}
+
+/// In the order of [`WAYS`].
+fn sides(node: &Node, attached: &Attached, by_attach: &Path, by_node: &Path) -> Result<Vec<Side>> {
+    let volume = |polls_ns: u64| -> Result<End> {
+        let mut client = node.client("shm", VOLUME, Role::Reader, LONGEST as u32)?.polling(polls_ns);
+        client.check(BYTES)?;
+        Ok(End::Volume(client))
+    };
+    let nbd = |path: &Path| -> Result<End> {
+        let mut nbd = Nbd::unix(path, VOLUME)?;
+        nbd.check(BYTES)?;
+        Ok(End::Nbd(nbd))
+    };
+    let mut raw = Raw::start()?;
+    raw.run(LONGEST, 1)?;
+    raw.check(LONGEST)?;
+    let (bare, served) = (raw.pid(), node.pid());
+    Ok(vec![
+        Side { end: End::Raw(Box::new(raw)), server: bare, between: None },
+        Side { end: volume(super::cached::POLLS_NS)?, server: served, between: None },
+        Side { end: volume(0)?, server: served, between: None },
+        Side { end: nbd(by_attach)?, server: served, between: Some(attached.pid()) },
+        Side { end: nbd(by_node)?, server: served, between: None },
+    ])
+}
+
+/// What a stretch took of whom.
+struct Shares {
+    stretch: Stretch,
+    /// Of the process between.
+    between_ns: u64,
+    wake_ups: u64,
+}
+
+impl Side {
+    fn reads(&mut self, bytes: usize, ns: u64, seed: u64) -> Result<Shares> {
+        let (server, between) = (self.server, self.between);
+        let processes = || [Some(std::process::id()), Some(server), between].into_iter().flatten();
+        let slept = || processes().map(|pid| Ok(Switches::of(pid)?)).collect::<Result<Vec<_>>>();
+        let used = |pid: Option<u32>| pid.map_or(Ok(Cpu::default()), |pid| Ok::<_, anyhow::Error>(Cpu::of(pid)?));
+        // Of a process that runs the kernel knows less.
+        thread::sleep(SETTLING);
+        let before = (used(Some(server))?, used(between)?, slept()?);
+        let mut stretch = match &mut self.end {
+            End::Raw(raw) => raw.run(bytes, ns)?,
+            End::Volume(client) => {
+                let asked = Asked { writes: false, bytes, depth: 1 };
+                client.run(asked, &mut places_for(ns, bytes, seed))?
+            }
+            End::Nbd(nbd) => {
+                let asked = Asked { writes: false, bytes, depth: 1 };
+                nbd.run(asked, &mut places_for(ns, bytes, seed))?
+            }
+        };
+        thread::sleep(SETTLING);
+        stretch.server_ns = used(Some(server))? - before.0;
+        let wake_ups = slept()?.into_iter().zip(before.2).map(|(after, before)| after.since(before)).sum();
+        Ok(Shares { stretch, between_ns: used(between)? - before.1, wake_ups })
+    }
+}
+
+/// Any places, for so long.
+fn places_for(ns: u64, bytes: usize, seed: u64) -> impl FnMut() -> Option<u64> {
+    let (mut random, start) = (Random(seed), now_ns());
+    move || (elapsed_ns(start) < ns).then(|| random.below(BYTES / bytes as u64) * bytes as u64)
+}
+
+fn ways(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Result<()> {
+    let sizes: &[usize] = if setting.quick {
+        &[2 * KIB, BLOCK_BYTES, 64 * KIB]
+    } else {
+        &[512, 2 * KIB, BLOCK_BYTES, 32 * KIB, 64 * KIB, 128 * KIB]
+    };
+    let slice = if setting.quick { 20_000_000 } else { 200_000_000 };
+    let (rounds, kinds) = (setting.rounds(), sides.len());
+    let mut done = 0;
+    let samples = alternate(kinds * sizes.len(), rounds, |at, round| {
+        done += 1;
+        setting.progress.part("clients", done, rounds * kinds * sizes.len());
+        sides[at % kinds].reads(sizes[at / kinds], slice, round as u64)
+    })?;
+    for (at, shares) in samples.iter().enumerate() {
+        let (name, bytes) = (WAYS[at % kinds], sizes[at / kinds] as u64);
+        let mut record = |what: &str, of: &dyn Fn(&Shares) -> f64| {
+            figure.record(format!("a read, {what}: {name}"), bytes, shares.iter().map(of).collect());
+        };
+        let each = |all: u64, of: &Shares| all as f64 / of.stretch.times.len().max(1) as f64;
+        record("p50 ns", &|of| of.stretch.p50());
+        record("client's CPU ns", &|of| each(of.stretch.client_ns + of.between_ns, of));
+        record("node's CPU ns", &|of| each(of.stretch.server_ns, of));
+        record("wake-ups", &|of| each(of.wake_ups, of));
+        record("node's share", &|of| each(of.stretch.server_ns, of) / of.stretch.mean().max(1.0));
+    }
+    Ok(())
+}
+
+/// Parts of a native read, on one thread.
+fn layers(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
+    let options = CacheOptions { bytes: 2 * LAYER_BYTES, ..CacheOptions::default() };
+    let mut cache = Cache::over(MemoryDevice::new(LAYER_BYTES)?, CacheOptions { bytes: 0, ..options })
+        .map_err(anyhow::Error::msg)?;
+    cache.resize(options.bytes);
+    let node = server::Node::new(SystemClock::handle(), NodeOptions { cache: options, ..NodeOptions::default() })?;
+    node.add(VOLUME, Box::new(MemoryDevice::new(LAYER_BYTES)?))?;
+    let served = node.serve(Vec::new(), ServiceOptions::default())?;
+    let mut ends = [Client::over(cache), Client::over(node.door(VOLUME, Role::Writer)?)];
+    for end in &mut ends {
+        end.fill(LAYER_BYTES)?;
+        end.check(LAYER_BYTES)?;
+    }
+    let slice = if setting.quick { 5_000_000 } else { 50_000_000 };
+    let samples = alternate(ends.len(), setting.rounds(), |at, round| -> Result<f64> {
+        let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: 1 };
+        let (mut random, start) = (Random(round as u64), now_ns());
+        let blocks = LAYER_BYTES / BLOCK_BYTES as u64;
+        let mut place = || (elapsed_ns(start) < slice).then(|| random.below(blocks) * BLOCK_BYTES as u64);
+        Ok(ends[at].run(asked, &mut place)?.p50())
+    })?;
+    for (name, values) in LAYERS.into_iter().zip(samples) {
+        figure.record(format!("a layer, ns: {name}"), BLOCK_BYTES as u64, values);
+    }
+    drop(ends);
+    drop(served);
+    Ok(())
+}
+
+fn by_way(figure: &Figure) -> Table {
+    let mut rows = Vec::new();
+    for name in WAYS {
+        for bytes in places(figure, &format!("a read, p50 ns: {name}")) {
+            let of = |what: &str| values(figure, &format!("a read, {what}: {name}"), bytes);
+            rows.push(vec![
+                name.to_owned(),
+                bytes.to_string(),
+                cell(&of("p50 ns"), 1e-3, 1),
+                cell(&of("client's CPU ns"), 1e-3, 1),
+                cell(&of("node's CPU ns"), 1e-3, 1),
+                cell(&of("node's share"), 100.0, 0),
+                cell(&of("wake-ups"), 1.0, 2),
+            ]);
+        }
+    }
+    let head = ["", "bytes", "p50 µs", "client's CPU µs", "node's CPU µs", "node's share, %", "wake-ups"];
+    table("One cached read at a time; the client's processor time is with what stands between", &head, rows)
+}
+
+fn by_layer(figure: &Figure) -> Table {
+    let at = BLOCK_BYTES as u64;
+    let mut rows: Vec<Vec<String>> = LAYERS
+        .into_iter()
+        .map(|name| vec![name.to_owned(), cell(&values(figure, &format!("a layer, ns: {name}"), at), 1e-3, 2)])
+        .collect();
+    for name in WAYS.into_iter().take(2) {
+        rows.push(vec![name.to_owned(), cell(&values(figure, &format!("a read, p50 ns: {name}"), at), 1e-3, 2)]);
+    }
+    table("What a cached read of 8 KiB passes", &["", "µs"], rows)
+}
+
+/// In the order of the sides.
+const WAYS: [&str; 5] = ["bare transport", "native", "native, asleep", "attached", "node's front"];
+const LAYERS: [&str; 2] = ["the cache", "the node without a connection"];
+const RAW: &str = "raw";
+const ATTACH: &str = "attach";
+const VOLUME: &str = super::cached::VOLUME;
+const BYTES: u64 = super::cached::BYTES;
+const LAYER_BYTES: u64 = 8 << 20;
+const LONGEST: usize = 128 << 10;
+const SETTLING: Duration = Duration::from_millis(2);

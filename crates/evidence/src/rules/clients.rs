@@ -1,0 +1,42 @@
+//! One cached read at a time by each way to it; x is bytes.
+
+use super::{ANYWHERE, at, part, ratio};
+use crate::{
+    measured::Metric,
+    verdict::{Of, Part, Rule, Wanted},
+};
+use Metric::Recorded;
+use Wanted::{AtLeast, Within};
+
+pub(super) const RULES: &[Rule] = &[
+    rule(
+        "VI-C20",
+        // Its microseconds are of the paper's machine: what stands is that a volume costs more than the transport.
+        &[part(
+            "a native read over the bare transport's",
+            Of::Curves(Recorded, "a read, p50 ns: native, asleep", "a read, p50 ns: bare transport", ANYWHERE),
+            AtLeast(1.0),
+        )],
+    ),
+    rule("VI-C23", &[share("the node's share of a read of 2 KiB", 2048, 0.2), share("… of 8 KiB", 8192, 0.09)]),
+    rule(
+        "VI-C27",
+        // Too much: half as much again.
+        &[ratio(
+            "8 KiB: processor time of a client that polls over one that sleeps",
+            Recorded,
+            at("a read, client's CPU ns: native", 8192),
+            at("a read, client's CPU ns: native, asleep", 8192),
+            AtLeast(1.5),
+        )],
+    ),
+];
+
+const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "clients", parts }
+}
+
+/// Half of what the paper has, to twice as much.
+const fn share(says: &'static str, x: u64, paper: f64) -> Part {
+    part(says, Of::Value(Recorded, at("a read, node's share: native, asleep", x)), Within(paper / 2.0, paper * 2.0))
+}
