@@ -9,6 +9,7 @@ use std::{
     ffi::OsString,
     fs,
     io::{BufRead, BufReader, Write},
+    net::TcpListener,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Command, Stdio},
     thread,
@@ -24,16 +25,29 @@ fn main() {
                 std::process::exit(1);
             }
         }
-        Some(RUN) => drop(run(arguments.get(1).and_then(|name| name.to_str()).unwrap_or("transmit"))),
+        Some(RECEIVE) => {
+            let address = arguments.get(1).and_then(|address| address.to_str()).expect("an address");
+            let told = |line: &str| {
+                println!("{line}");
+                Ok(())
+            };
+            figures::receive(address, &overside::Network::default(), told).expect("it listens");
+        }
+        Some(RUN) => {
+            let mut told = arguments[1..].iter().filter_map(|argument| argument.to_str());
+            let name = told.next().unwrap_or("transmit");
+            drop(figures::run(&Options { to: told.next().map(str::to_owned), ..options(name) }).expect("it works"));
+        }
         // What a harness would be asked, so that `cargo test NAME` and `--list` do no harm.
         Some(other) if !other.starts_with("--") || other == "--list" => {}
         _ => {
             a_figure_has_its_points_and_its_page();
             what_there_is_not_is_said();
+            messages_are_answered_on_another_host();
             nothing_outlives_a_figure_that_is_killed();
             servers_and_their_folder_go_when_nobody_measures_any_more();
             tables_and_their_folder_go_with_a_figure_that_is_killed();
-            println!("test result: ok. 5 passed");
+            println!("test result: ok. 6 passed");
         }
     }
 }
@@ -90,8 +104,47 @@ fn what_there_is_not_is_said() {
     assert!(format!("{error:#}").contains("--dir"), "{error:#}");
     let error = figures::run(&Options { trace: Some("/".into()), ..options("delta") }).expect_err("it replays nothing");
     assert!(format!("{error:#}").contains("--trace"), "{error:#}");
+    let to = Some("tcp:127.0.0.1:1".to_owned());
+    let error = figures::run(&Options { to: to.clone(), ..options("durability") }).expect_err("it has no receiver");
+    assert!(format!("{error:#}").contains("--to is for verbs, transmit"), "{error:#}");
+    let error = figures::run(&Options { to, ..options("messages") }).expect_err("nobody receives");
+    assert!(format!("{error:#}").contains("nobody receives at tcp:127.0.0.1:1"), "{error:#}");
     let error = figures::run(&options("sockets")).expect_err("without the library there is no such figure");
     assert!(format!("{error:#}").contains("sockets library is not beside"), "{error:#}");
+}
+
+/// The other host is this one by its loopback: between two, `.ci/between` does the same.
+fn messages_are_answered_on_another_host() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    let address = format!("tcp:127.0.0.1:{port}");
+    let executable = std::env::current_exe().expect("this executable has a path");
+    let mut there =
+        Command::new(executable).args([RECEIVE, &address]).stdout(Stdio::piped()).spawn().expect("it starts");
+    let (mut said, mut out) = (String::new(), BufReader::new(there.stdout.take().expect("a pipe")));
+    out.read_line(&mut said).expect("it says something");
+    assert_eq!(said, format!("receiving for figures at {address}\n"));
+    let only = Some("SEND inline".to_owned());
+    let figures = figures::run(&Options { to: Some(address), only, ..options("messages") }).expect("it is answered");
+    let json = serde_json::to_value(&figures.figures[0]).expect("figures are plain data");
+    assert_eq!(json["provider"], "tcp");
+    let measured = json["measured"].as_array().expect("a list");
+    let series: Vec<&str> = measured.iter().filter_map(|one| one["series"].as_str()).collect();
+    assert_eq!(series, ["between hosts, TCP", "between hosts, tcp: SEND inline"]);
+    for one in measured {
+        let rounds = one["rounds"]["value"].as_array().expect("a list");
+        assert!(rounds.len() == 5 && rounds.iter().all(|value| value.as_f64() > Some(0.0)), "{one}");
+    }
+    assert!(json["bars"].as_array().is_none_or(Vec::is_empty), "bars are of one host: {}", json["bars"]);
+    let _ = fs::remove_file(report("messages"));
+    // Who answered is gone, though the one that started them goes on.
+    let started = Instant::now();
+    while !children_of(there.id()).is_empty() {
+        assert!(started.elapsed() < LIMIT, "who answers outlives the figure: {:?}", children_of(there.id()));
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(there.try_wait().expect("a child can be looked at").is_none(), "it serves one figure alone");
+    there.kill().expect("it is a child");
+    there.wait().expect("a child can be waited for");
 }
 
 /// Receivers also end when their line hangs up. One that is stopped cannot notice that: only the kernel's signal ends it.
@@ -248,6 +301,7 @@ fn field_after_name(id: u32, field: usize) -> Option<String> {
 }
 
 const RUN: &str = "run-a-figure";
+const RECEIVE: &str = "receive-for-figures";
 /// Nothing here takes long on a machine of its own.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Before it starts a receiver the figure learns prices, which takes this build seconds, and many times that beside other programs.

@@ -6,6 +6,7 @@ use super::{
     digest::Digest,
     figure::{Figure, Point},
     papers,
+    receiver::Answer,
     records::{Records, Ring},
     sender::{Next, Sample, Sender, Side, Until},
 };
@@ -208,9 +209,7 @@ impl Side for Mixed<'_> {
         let view = match buffer {
             None => {
                 if let Some(digest) = &mut self.digest {
-                    digest.message(
-                        &page.deltas().fold(page.base().to_vec(), |all, delta| [&all, delta.record()].concat()),
-                    );
+                    digest.message(&as_it_lies(&page));
                 }
                 whole(&page)?
             }
@@ -253,6 +252,11 @@ fn pack(page: &PinnedPage, out: &mut [u8]) -> usize {
         }
     }
     at
+}
+
+/// The bytes of [`whole`].
+fn as_it_lies(page: &PinnedPage) -> Vec<u8> {
+    page.deltas().fold(page.base().to_vec(), |all, delta| [&all, delta.record()].concat())
 }
 
 /// A page as it lies, its deltas behind it.
@@ -372,7 +376,7 @@ fn series(way: Way, mix: Mix) -> String {
 /// What clients that take nothing hold back while every page is replaced under them.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 struct Held {
-    /// Stopped clients, each with the same pages on their way to it.
+    /// Stalled clients, each with the same pages on their way to it.
     clients: usize,
     /// Pages on their way to each.
     pages: usize,
@@ -386,11 +390,15 @@ fn stalled(sender: &mut Sender, rows: u64) -> Result<Vec<Held>> {
     let mut table = Table::new(sender, rows.min(200_000), 4)?;
     let mut held = Vec::new();
     for clients in CLIENTS {
-        sender.connect(clients, SERVER_BUFFER_BYTES, usize::MAX)?;
+        sender.connect_stalled(clients, SERVER_BUFFER_BYTES)?;
+        let mut wanted = Digest::default();
+        for at in 0..PAGES_EACH {
+            wanted.message(&as_it_lies(&table.page_at(at)?));
+        }
         let request = |at: usize| Ok(WorkRequest::send(at as u64, whole(&table.page_at(at)?)?));
         let each = || (0..PAGES_EACH).map(request).collect::<Result<VecDeque<_>>>();
         let requests = (0..clients).map(|_| each()).collect::<Result<Vec<_>>>()?;
-        let held_bytes = sender.stalled(requests, || {
+        let (held_bytes, answers) = sender.stalled(requests, || {
             // Everything is replaced, several times over.
             for _ in 0..table.rows {
                 table.update(table.rows)?;
@@ -398,7 +406,10 @@ fn stalled(sender: &mut Sender, rows: u64) -> Result<Vec<Held>> {
             table.tree.reclaim();
             Ok(table.tree.stats().held_by_pins_bytes)
         })?;
-        ensure!(held_bytes > 0, "{clients} stopped clients held nothing back");
+        ensure!(held_bytes > 0, "{clients} stalled clients held nothing back");
+        // What was replaced meanwhile is what they get, as it was when it was sent.
+        let same = |answer: &Answer| (answer.messages, answer.digest) == (wanted.messages(), wanted.value());
+        ensure!(answers.iter().all(same), "a stalled client got other pages than were sent to it");
         table.tree.reclaim();
         ensure!(table.tree.stats().held_by_pins_bytes == 0, "what was sent is still held");
         // Two pages a buffer, as the server packs them.
@@ -435,10 +446,10 @@ fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
         let points = points.iter().map(|p| (p.x, p.label("sender_work_ns_per_page") / 1e3)).collect();
         work.add(Curve::values(&name, colour, points));
     }
-    let mut stall = Curves::new("MiB", "clients that are stopped, with pages on their way", Scale::Log).logarithmic();
+    let mut stall = Curves::new("MiB", "clients that take nothing, with pages on their way", Scale::Log).logarithmic();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let of = |figure: &dyn Fn(&Held) -> u64| held.iter().map(|h| (h.clients as u64, mib(figure(h)))).collect();
-    stall.add(Curve::values("held back by stopped clients", 0, of(&|h| h.held_bytes)));
+    stall.add(Curve::values("held back by stalled clients", 0, of(&|h| h.held_bytes)));
     stall.add(Curve::values("transmit buffers that copy-out would need", 1, of(&|h| h.buffer_bytes)));
     figure.charts.push((
         curves(&updates),
@@ -450,7 +461,7 @@ fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
     ));
     figure.charts.push((
         curves(&stall),
-        "What stopped clients, to whom the same pages are under way, hold back while every page is replaced (§5.5)."
+        "What clients that post no receive, to whom the same pages are under way, hold back while every page is replaced (§5.5)."
             .into(),
     ));
 }

@@ -271,8 +271,8 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     }
 }
 
-/// Figures whose receivers do what they are told over a line, and may be on another host. `consolidate` stops its own.
-const FAR: [&str; 6] = ["verbs", "transmit", "delta", "shuffle", "projection", "regret"];
+/// Figures whose other ends do what they are told over a line, and may be on another host.
+const FAR: [&str; 7] = ["verbs", "transmit", "delta", "shuffle", "projection", "regret", "messages"];
 
 fn default_report(figure: &str) -> PathBuf {
     match figure {

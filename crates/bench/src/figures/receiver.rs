@@ -31,6 +31,8 @@ pub enum Command {
         message_bytes: u64,
         /// There are more processes than processors.
         crowded: bool,
+        /// Post no receive before there is one to wait for: a client that has stalled.
+        stalled: bool,
     },
     /// Receive until the end.
     Receive,
@@ -65,7 +67,9 @@ pub struct Answer {
 impl Command {
     pub(super) fn words(self) -> [u64; 2] {
         match self {
-            Command::Connect { message_bytes, crowded } => [if crowded { 4 } else { 0 }, message_bytes],
+            Command::Connect { message_bytes, crowded, stalled } => {
+                [(u64::from(crowded) * CROWDED) | (u64::from(stalled) * STALLED), message_bytes]
+            }
             Command::Receive => [1, 0],
             Command::Check => [2, 0],
             Command::Offer { bytes } => [3, bytes],
@@ -76,7 +80,9 @@ impl Command {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (what, of) = (word(0), word(8));
         Ok(match what {
-            0 | 4 => Command::Connect { message_bytes: of, crowded: what == 4 },
+            what if (what & !(CROWDED | STALLED)) == 0 => {
+                Command::Connect { message_bytes: of, crowded: what & CROWDED != 0, stalled: what & STALLED != 0 }
+            }
             1 => Command::Receive,
             2 => Command::Check,
             3 => Command::Offer { bytes: of },
@@ -126,10 +132,10 @@ pub(super) fn serve(meeting: Meeting) -> Result<()> {
         // The parent hangs up when it is done.
         let Some(command) = receiver.command(&mut line)? else { return Ok(()) };
         let answer = match command {
-            Command::Connect { message_bytes, crowded } => {
+            Command::Connect { message_bytes, crowded, stalled } => {
                 receiver.crowded = crowded;
                 receiver.endpoint.queue().set_spin(if crowded { SPIN_CROWDED } else { SPIN });
-                receiver.connect(message_bytes as usize, crowded)?
+                receiver.connect(message_bytes as usize, crowded, stalled)?
             }
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
             Command::Receive => receiver.receive(&mut line, None)?,
@@ -143,7 +149,7 @@ struct Receiver {
     meeting: Meeting,
     endpoint: Endpoint,
     /// Of the connection, and its receives.
-    connected: Option<(QueuePair, Ring)>,
+    connected: Option<(QueuePair, Receives)>,
     /// Whether there are more processes than processors.
     crowded: bool,
     /// What was offered last.
@@ -155,6 +161,13 @@ struct Offered {
     bytes: usize,
     readable: (Memory, RemoteToken),
     writable: (Memory, RemoteToken),
+}
+
+/// Receives of a connection.
+enum Receives {
+    Posted(Ring),
+    /// Posted when there is something to wait for.
+    Due(RingOptions),
 }
 
 impl Receiver {
@@ -188,21 +201,24 @@ impl Receiver {
         Ok(Some(Command::from_bytes(bytes)?))
     }
 
-    fn connect(&mut self, message_bytes: usize, crowded: bool) -> Result<Answer> {
-        if let Some((pair, ring)) = self.connected.take() {
+    fn connect(&mut self, message_bytes: usize, crowded: bool, stalled: bool) -> Result<Answer> {
+        if let Some((pair, receives)) = self.connected.take() {
             self.endpoint.close(pair);
             // The receives of a closed queue pair come back flushed, before anything of the next one does.
             let (mut flushed, end) = (Vec::new(), now_ns() + PATIENCE.as_nanos() as u64);
             while self.endpoint.queue().in_flight() > 0 && now_ns() < end {
                 self.endpoint.queue().poll(&mut flushed);
             }
-            self.endpoint.deregister(&ring.memory())?;
+            if let Receives::Posted(ring) = receives {
+                self.endpoint.deregister(&ring.memory())?;
+            }
         }
         let pair = self.endpoint.connect(self.meeting.address.name(), PATIENCE)?;
         let count = receives(message_bytes, crowded);
         let repost = (count / if crowded { 4 } else { 8 }).clamp(1, 8);
         let options = RingOptions { queue_pair: Some(pair), bytes: message_bytes.max(64), count, repost, ..RING };
-        self.connected = Some((pair, self.endpoint.ring(options)?));
+        let receives = if stalled { Receives::Due(options) } else { Receives::Posted(self.endpoint.ring(options)?) };
+        self.connected = Some((pair, receives));
         Ok(Answer::default())
     }
 
@@ -232,7 +248,11 @@ impl Receiver {
 
     /// Says that it is ready, then receives until the end.
     fn receive(&mut self, line: &mut UnixStream, mut digest: Option<Digest>) -> Result<Answer> {
-        let (pair, mut ring) = self.connected.take().context("not connected")?;
+        let (pair, receives) = self.connected.take().context("not connected")?;
+        let mut ring = match receives {
+            Receives::Posted(ring) => ring,
+            Receives::Due(options) => self.endpoint.ring(options)?,
+        };
         let mut answer = Answer::default();
         let (before, spun) = (Cpu::own(), self.endpoint.queue().spun());
         write_words(line, &answer.words())?;
@@ -251,7 +271,7 @@ impl Receiver {
             }
             if ended {
                 ring.post_all(self.endpoint.queue())?;
-                self.connected = Some((pair, ring));
+                self.connected = Some((pair, Receives::Posted(ring)));
                 answer.cpu_ns = Cpu::own() - before;
                 answer.poll_ns = ((self.endpoint.queue().spun() - spun).as_nanos() as u64).min(answer.cpu_ns);
                 if let Some(digest) = digest {
@@ -305,6 +325,9 @@ pub const ROLE: &str = "figure-receiver";
 /// Immediate data of the message that ends a stretch: as framing it would promise more lengths than a message holds.
 pub const END: u32 = u32::MAX;
 const COMMAND_BYTES: usize = 16;
+/// Bits of a command to connect.
+const CROWDED: u64 = 4;
+const STALLED: u64 = 8;
 /// The first message shall not meet pages that are not there yet.
 const RING: RingOptions = RingOptions { touched: true, ..RingOptions::EMPTY };
 const RING_BYTES: usize = 1 << 20;
@@ -323,8 +346,10 @@ mod tests {
             Answer { bytes: 1, messages: 2, cpu_ns: 3, poll_ns: 5, digest: 4, readable: None, writable: Some(token) };
         write_words(&mut here, &answer.words()).unwrap();
         assert_eq!(Answer::read(&mut there).unwrap(), answer);
-        let connect = |crowded| Command::Connect { message_bytes: 5, crowded };
-        for command in [connect(false), connect(true), Command::Receive, Command::Check, Command::Offer { bytes: 6 }] {
+        let connect = |crowded, stalled| Command::Connect { message_bytes: 5, crowded, stalled };
+        let connects = [(false, false), (true, false), (false, true), (true, true)].map(|(a, b)| connect(a, b));
+        let others = [Command::Receive, Command::Check, Command::Offer { bytes: 6 }];
+        for command in connects.into_iter().chain(others) {
             write_words(&mut here, &command.words()).unwrap();
             let mut bytes = [0; COMMAND_BYTES];
             there.read_exact(&mut bytes).unwrap();

@@ -1,17 +1,19 @@
-//! Receivers on another host. There `overside bench receive` waits; for each receiver that a figure asks for it starts a
-//! process, which connects back to the figure's own listener. What that process is told, and what it answers, goes over a
-//! channel between both hosts, which proves the key as every connection does.
+//! The other ends of a figure on another host. There `overside bench receive` waits; for each other end that a figure asks
+//! for it starts a process, which connects back to the figure's own listener. What that process is told, and what it answers,
+//! goes over a channel between both hosts, which proves the key as every connection does.
 
-use super::receiver;
+use super::{messages, receiver};
 use crate::{meeting::Meeting, process::Process};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use overside::{
     Address, Channel, Network, Transport, at, memory::Buffer, shape::Shape, transfer::Error, verbs::VerbsError,
 };
 use std::{
+    fmt,
     io::{ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket},
     os::unix::net::UnixStream,
+    str::FromStr,
     sync::Arc,
     thread,
     time::Duration,
@@ -46,7 +48,7 @@ impl Host {
     }
 
     /// The address of this host that a connection to the other one comes from.
-    fn towards(&self) -> Result<IpAddr> {
+    pub(super) fn towards(&self) -> Result<IpAddr> {
         let there = self.address.name().to_socket_addrs()?.next().context("the name has no address")?;
         let from: IpAddr = if there.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let socket = UdpSocket::bind((from, 0))?;
@@ -65,15 +67,82 @@ impl Host {
         at(self.address.to_string()).network(&self.network).connect(PATIENCE).with_context(nobody)
     }
 
-    /// Starts a receiver there, which connects to `meeting`; the line to it.
-    pub(super) fn receiver(&self, meeting: &Meeting) -> Result<UnixStream> {
+    /// Starts an end there; the line to it.
+    pub(super) fn start(&self, end: &OtherEnd) -> Result<UnixStream> {
         let channel = self.connect()?;
         let mut line = Carried::new(channel)?;
-        line.send(meeting.address.to_string().as_bytes())?;
+        line.send(end.to_string().as_bytes())?;
         let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
         // It ends when this side hangs up, or the other one does.
         thread::spawn(move || drop(line.carry(theirs)));
         Ok(ours)
+    }
+}
+
+/// The other end of what is measured: a process that connects to where it is told to. As text it is what one host asks another for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OtherEnd {
+    /// A receiver.
+    Receiver(Address),
+    /// Who answers messages that come this way.
+    Answers(messages::Way, Address),
+    /// Who answers messages of the kernel's own TCP. It sends the secret first.
+    Tcp {
+        /// Where.
+        address: SocketAddr,
+        /// What tells it from anybody else who connects; hexadecimal digits.
+        secret: String,
+    },
+}
+
+impl OtherEnd {
+    /// Starts it on this host, which is that of `network`.
+    pub(super) fn start(&self, network: &Network) -> Result<(Process, UnixStream)> {
+        let meeting = |address: &Address| Meeting { address: address.clone(), network: network.clone() }.to_string();
+        match self {
+            OtherEnd::Receiver(address) => Process::start("receiver", receiver::ROLE, &[&meeting(address)], None),
+            OtherEnd::Answers(way, address) => {
+                Process::start("answering process", messages::ROLE, &["verbs", way.name(), &meeting(address)], None)
+            }
+            OtherEnd::Tcp { address, secret } => {
+                Process::start("answering process", messages::ROLE, &["tcp", &address.to_string(), secret], None)
+            }
+        }
+    }
+
+    /// An error for what cannot be reached from another host.
+    fn beyond(&self) -> Result<()> {
+        match self {
+            OtherEnd::Receiver(address) | OtherEnd::Answers(_, address) => beyond(address),
+            OtherEnd::Tcp { .. } => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for OtherEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No address has a space in it.
+        match self {
+            OtherEnd::Receiver(address) => write!(f, "receiver {address}"),
+            OtherEnd::Answers(way, address) => write!(f, "answers {address} {}", way.name()),
+            OtherEnd::Tcp { address, secret } => write!(f, "tcp {address} {secret}"),
+        }
+    }
+}
+
+impl FromStr for OtherEnd {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<OtherEnd> {
+        let words: Vec<&str> = text.splitn(3, ' ').collect();
+        Ok(match words[..] {
+            ["receiver", address] => OtherEnd::Receiver(address.parse()?),
+            ["answers", address, way] => OtherEnd::Answers(way.parse()?, address.parse()?),
+            ["tcp", address, secret] if !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                OtherEnd::Tcp { address: address.parse()?, secret: secret.to_owned() }
+            }
+            _ => bail!("{text:?} is nothing that can be started; use one build on both hosts"),
+        })
     }
 }
 
@@ -83,7 +152,7 @@ fn beyond(address: &Address) -> Result<()> {
     Ok(())
 }
 
-/// Starts receivers for figures of other hosts, as they ask for them, until the process is ended. `told` hears each address.
+/// Starts the other ends of figures of other hosts, as they ask for them, until the process is ended. `told` hears each address.
 ///
 /// Call it from the main thread, which must outlive it.
 ///
@@ -106,15 +175,14 @@ pub fn receive(listen: &str, network: &Network, mut told: impl FnMut(&str) -> Re
     }
 }
 
-/// Starts one receiver, and carries what it is told and what it says.
+/// Starts one end, and carries what it is told and what it says.
 fn serve(channel: Channel, network: &Network) -> Result<()> {
     let mut line = Carried::new(channel)?;
     // Who hangs up at once has looked whether somebody is here.
     let Ok(Some(asked)) = line.receive(PATIENCE) else { return Ok(()) };
-    let address: Address = std::str::from_utf8(&asked).context("what was asked for is no text")?.parse()?;
-    beyond(&address)?;
-    let meeting = Meeting { address, network: network.clone() };
-    let (process, socket) = Process::start("receiver", receiver::ROLE, &[&meeting.to_string()], None)?;
+    let end: OtherEnd = std::str::from_utf8(&asked).context("what was asked for is no text")?.parse()?;
+    end.beyond()?;
+    let (process, socket) = end.start(network)?;
     thread::spawn(move || {
         // Whichever side ends it, the process goes with it.
         drop(line.carry(socket));
@@ -187,3 +255,37 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(2);
 /// Commands, answers and addresses are shorter.
 const LINE_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_what_is_started_and_nothing_else_is() {
+        let address: Address = "tcp:10.0.0.2:7000".parse().unwrap();
+        let tcp = OtherEnd::Tcp { address: "[::1]:7000".parse().unwrap(), secret: "00ff".into() };
+        let answers = messages::Way::ALL.map(|way| OtherEnd::Answers(way, address.clone()));
+        for end in answers.into_iter().chain([OtherEnd::Receiver(address), tcp]) {
+            assert_eq!(end.to_string().parse::<OtherEnd>().unwrap(), end);
+            end.beyond().unwrap();
+        }
+        for wrong in [
+            "",
+            " ",
+            "receiver",
+            "receiver nowhere",
+            "receiver tcp:10.0.0.2:7000 SEND",
+            "tcp:10.0.0.2:7000",
+            "answers tcp:10.0.0.2:7000",
+            "answers tcp:10.0.0.2:7000 SEMD",
+            "tcp 10.0.0.2:7000",
+            "tcp 10.0.0.2:7000 ",
+            "tcp 10.0.0.2:7000 00 ff",
+            "tcp somewhere 00",
+            "busy",
+        ] {
+            assert!(wrong.parse::<OtherEnd>().is_err(), "{wrong:?}");
+        }
+        assert!("receiver shm:here".parse::<OtherEnd>().unwrap().beyond().is_err(), "it reaches this host alone");
+    }
+}

@@ -3,6 +3,7 @@
 use super::{
     Over,
     receiver::{self, Answer, Command},
+    remote::OtherEnd,
 };
 use crate::{
     measure::{Cpu, elapsed_ns, median, now_ns},
@@ -22,7 +23,6 @@ use overside::{
         WorkCompletion, WorkRequest,
     },
 };
-use rustix::process::{Pid, Signal, kill_process};
 use std::{collections::VecDeque, os::unix::net::UnixStream, sync::Arc, time::Duration};
 
 /// What comes next on a connection.
@@ -174,12 +174,12 @@ impl Sender {
         drop(measuring);
         let endpoint = Endpoint::builder(provider).port(port_options()).open()?;
         let listener = endpoint.listen(meeting.address.name())?;
-        let told = meeting.to_string();
+        let end = OtherEnd::Receiver(meeting.address.clone());
         let process = |_| -> Result<(UnixStream, Option<Process>)> {
             let (line, process) = match &over.to {
-                Some(host) => (host.receiver(&meeting)?, None),
+                Some(host) => (host.start(&end)?, None),
                 None => {
-                    let (process, line) = Process::start("receiver", receiver::ROLE, &[&told], None)?;
+                    let (process, line) = end.start(&meeting.network)?;
                     (line, Some(process))
                 }
             };
@@ -234,13 +234,26 @@ impl Sender {
     /// # Errors
     /// A receiver has ended or does not connect.
     pub fn connect(&mut self, count: usize, message_bytes: usize, buffers: usize) -> Result<()> {
+        self.connect_to(count, message_bytes, buffers, false)
+    }
+
+    /// As [`connect`](Self::connect), to clients that have stalled: they post no receive before [`stalled`](Self::stalled) has
+    /// them go on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_stalled(&mut self, count: usize, message_bytes: usize) -> Result<()> {
+        self.connect_to(count, message_bytes, usize::MAX, true)
+    }
+
+    fn connect_to(&mut self, count: usize, message_bytes: usize, buffers: usize, stalled: bool) -> Result<()> {
         self.hang_up()?;
         // Whoever polls takes the processor from those it waits for.
         let crowded = count + 1 > std::thread::available_parallelism().map_or(1, usize::from);
         self.endpoint.queue().set_spin(if crowded { SPIN_CROWDED } else { SPIN });
         self.endpoint.queue().set_signal_every(buffers / (2 * count.max(1)));
         for at in 0..count {
-            self.tell(at, Command::Connect { message_bytes: message_bytes as u64, crowded })?;
+            self.tell(at, Command::Connect { message_bytes: message_bytes as u64, crowded, stalled })?;
             let accepted = self.endpoint.accept(&mut *self.listener, PATIENCE);
             self.pairs.push(accepted.context("a receiver does not connect")?.0);
             self.answer(at)?;
@@ -278,36 +291,31 @@ impl Sender {
         self.end(begun, sent, &mut |done| side.completed(done))
     }
 
-    /// Posts `requests`, one list a destination, to receivers that are stopped; what `meanwhile` finds; then lets them go on
-    /// until all of it has completed.
+    /// Posts `requests`, one list a destination, to clients that have stalled; what `meanwhile` finds; then lets them go on
+    /// until all of it has arrived, and says what each got.
     ///
     /// # Errors
-    /// A request was refused, completed though its receiver was stopped, or did not when it went on.
+    /// A request was refused, completed though its receiver had stalled, or did not when it went on.
     pub fn stalled<T>(
         &mut self,
         requests: Vec<VecDeque<WorkRequest>>,
         meanwhile: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let stopped = Stopped::all(self.receivers[..requests.len()].iter().filter_map(pid))?;
+    ) -> Result<(T, Vec<Answer>)> {
         let mut done = Vec::new();
         for (pair, mut batch) in self.pairs.iter().zip(requests) {
             let wanted = batch.len();
             self.endpoint.queue().post(*pair, &mut batch)?;
             self.endpoint.queue().poll(&mut done);
             let under_way = self.endpoint.queue().sends_in_flight(*pair);
-            ensure!(batch.is_empty() && done.is_empty() && under_way == wanted, "a stopped receiver took a message");
+            ensure!(batch.is_empty() && done.is_empty() && under_way == wanted, "a stalled client took a message");
         }
         let found = meanwhile()?;
         self.endpoint.queue().poll(&mut done);
-        ensure!(done.is_empty(), "a stopped receiver took a message");
-        drop(stopped);
-        let end = now_ns() + PATIENCE.as_nanos() as u64;
-        while self.pairs.iter().any(|pair| self.endpoint.queue().sends_in_flight(*pair) > 0) {
-            ensure!(now_ns() < end, "a receiver that went on takes nothing");
-            self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
-            settle(&mut done, &mut drop)?;
-        }
-        Ok(found)
+        ensure!(done.is_empty(), "a stalled client took a message");
+        let begun = self.begin(true)?;
+        self.tell_end(&mut done)?;
+        let (_, answers) = self.end(begun, Sample::default(), &mut drop)?;
+        Ok((found, answers))
     }
 
     /// Sends to the first destination what `next` gives, each after the one before has completed, for so long. Returns the median
@@ -367,14 +375,20 @@ impl Sender {
             }
             bytes += what.bytes();
         }
+        self.tell_end(&mut done)?;
+        self.end(begun, Sample { bytes, ..Sample::default() }, &mut drop)
+    }
+
+    /// Tells each receiver that this was all.
+    fn tell_end(&mut self, done: &mut Vec<WorkCompletion>) -> Result<()> {
         for to in 0..self.pairs.len() {
             let mut last = VecDeque::from([end_of_stretch()]);
             while self.endpoint.queue().post(self.pairs[to], &mut last)? == 0 {
-                self.endpoint.queue().poll_wait(&mut done, Some(LOOK))?;
-                settle(&mut done, &mut drop)?;
+                self.endpoint.queue().poll_wait(done, Some(LOOK))?;
+                settle(done, &mut drop)?;
             }
         }
-        self.end(begun, Sample { bytes, ..Sample::default() }, &mut drop)
+        Ok(())
     }
 
     /// Every receiver is ready; time begins.
@@ -509,43 +523,6 @@ fn pid((_, process): &(UnixStream, Option<Process>)) -> Option<u32> {
 fn crowded_ns(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
-}
-
-/// Processes that the kernel does not run, until this is dropped.
-struct Stopped(Vec<Pid>);
-
-impl Stopped {
-    fn all(ids: impl Iterator<Item = u32>) -> Result<Stopped> {
-        let mut stopped = Stopped(Vec::new());
-        for id in ids {
-            let pid = Pid::from_raw(id as i32).context("a process without a number")?;
-            kill_process(pid, Signal::STOP).context("a receiver cannot be stopped")?;
-            stopped.0.push(pid);
-        }
-        // The signal is taken when a process comes back from the kernel.
-        for pid in &stopped.0 {
-            let end = now_ns() + PATIENCE.as_nanos() as u64;
-            while !is_stopped(*pid) {
-                ensure!(now_ns() < end, "a receiver does not stop");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        Ok(stopped)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            // Who has died meanwhile is missed at the next look.
-            let _ = kill_process(*pid, Signal::CONT);
-        }
-    }
-}
-
-fn is_stopped(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn settle(done: &mut Vec<WorkCompletion>, completed: &mut dyn FnMut(WorkCompletion)) -> Result<()> {

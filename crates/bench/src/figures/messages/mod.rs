@@ -11,17 +11,24 @@ mod verbs;
 use super::{
     Over, Setting,
     figure::{Figure, Table},
+    remote::{Host, OtherEnd},
 };
 use crate::measure::{Bar, Ratio, Spread, alternate};
 use anyhow::{Context, Result, ensure};
 use foreign::Foreign;
-use overside::Transport;
+use overside::{Network, Transport};
 use play::{Match, Pinned, Seats, Stretch};
 use serde_json::json;
-use std::{ffi::OsString, net::TcpListener, os::unix::net::UnixStream, time::Duration};
-use verbs::{Verbs, Way};
+use std::{
+    ffi::OsString,
+    net::{IpAddr, Ipv4Addr},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
+use verbs::Verbs;
 
 pub(super) use play::ROLE;
+pub(super) use verbs::Way;
 
 /// The answering process of a side.
 pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
@@ -29,10 +36,17 @@ pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
 }
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
-    let mut figure = Figure::new("messages", "every provider present", "Round trips of small messages");
-    let transports = transports();
+    let places: &[Place] = if setting.over.to.is_some() { &[BETWEEN] } else { &PLACES };
+    let (provider, transports) = match &setting.over.to {
+        Some(host) => (setting.over.name(), vec![host.transport().name]),
+        None => ("every provider present", transports()),
+    };
+    let mut figure = Figure::new("messages", provider, "Round trips of small messages");
     let ours = transports.iter().flat_map(|transport| Way::ALL.map(|way| side_name(transport, way)));
-    let names: Vec<String> = ours.chain(BASELINES.map(str::to_owned)).chain(Foreign::names()).collect();
+    let mut names: Vec<String> = ours.chain([TCP.to_owned()]).collect();
+    if setting.over.to.is_none() {
+        names.extend(WITHIN.map(str::to_owned).into_iter().chain(Foreign::names()));
+    }
     // Of all figures it may choose among those of another.
     ensure!(
         !setting.installed || names.iter().any(|name| setting.wants(name)),
@@ -41,31 +55,48 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     );
     let mut absent = Vec::new();
     let mut measured = Vec::new();
-    for place in PLACES {
-        measured.push((place, placement(setting, place, &transports, &mut absent)?));
+    for place in places {
+        measured.push((*place, placement(setting, *place, &transports, &mut absent)?));
     }
     for (place, sides) in &measured {
         table(&mut figure, place, sides);
     }
     let swept = |transport: &&str| setting.wants(&side_name(transport, Way::FramedInline));
     let swept: Vec<&str> = transports.iter().copied().filter(swept).collect();
-    sweep::measure(setting, &swept, &mut figure)?;
-    bars(&mut figure, &measured);
+    sweep::measure(setting, &places[0], &swept, &mut figure)?;
+    if setting.over.to.is_none() {
+        bars(&mut figure, &measured);
+    }
     record(&mut figure, &measured);
     figure.more.insert("placements".into(), measured.iter().map(|(place, sides)| data(place, sides)).collect());
     for why in &absent {
         eprintln!("messages, not measured: {why}");
     }
     figure.more.insert("not_measured".into(), absent.into());
-    figure.text = format!(
+    figure.text = match setting.over.to {
+        None => text_within(),
+        Some(_) => text_between(),
+    };
+    Ok(figure)
+}
+
+fn text_between() -> String {
+    format!(
+        "Messages of {MESSAGE_BYTES} bytes go back and forth between a process of each host, one at a time. Index, and header and footer \
+         are one-sided and poll memory, as in <i>rdma-sockets</i>; SEND meets a receive and sleeps by itself where polling brings \
+         nothing. TCP is the kernel's. Ratios are of paired rounds."
+    )
+}
+
+fn text_within() -> String {
+    format!(
         "Messages of {MESSAGE_BYTES} bytes go back and forth between two processes, one at a time. <i>Bare</i> is what shared memory \
          gives with nothing around it: a ring whose two ends spin, and a word that the kernel hands over (a futex). Index, and header \
          and footer are one-sided and poll memory, as in <i>rdma-sockets</i>; SEND meets a receive and sleeps by itself where polling \
          brings nothing. Idle: two processors with nothing else to do, an end pinned to each. One core: both processes pinned to one. Busy: two other \
          programs that never sleep, on the same two processors. Ratios are of paired rounds. libfabric's are of <i>fi_pingpong</i>, UCX's of \
          <i>ucx_perftest</i>, which poll, and start anew for each round: their processor time is not known."
-    );
-    Ok(figure)
+    )
 }
 
 /// Where both ends run, and beside what.
@@ -93,6 +124,9 @@ pub(super) const PLACES: [Place; 3] = [
 
 /// Two processors, and the scheduler says who is on which.
 pub(super) const ANYWHERE: Place = Place { name: "two cores", processors: 2, busy: 0, apart: false };
+
+/// This end where the scheduler puts it, the other one on another host.
+const BETWEEN: Place = Place { name: "between hosts", ..ANYWHERE };
 
 /// A side's rounds.
 struct Rounds {
@@ -125,7 +159,11 @@ fn placement(
 ) -> Result<Vec<Rounds>> {
     let seats = place.take()?;
     let mut sides = sides(setting, &seats, transports)?;
-    let (mut others, why) = Foreign::present(&seats, slice_ns(setting), MESSAGE_BYTES, |name| setting.wants(name));
+    let (mut others, why) = match setting.over.to {
+        None => Foreign::present(&seats, slice_ns(setting), MESSAGE_BYTES, |name| setting.wants(name)),
+        // Nobody starts them on the other host.
+        Some(_) => (Vec::new(), Vec::new()),
+    };
     let rounds = setting.rounds();
     let (mut done, all) = (0, sides.len() + others.len());
     let samples = alternate(all, rounds, |side, round| {
@@ -159,16 +197,16 @@ pub(super) fn bare_sides(seats: &Seats) -> Result<Vec<Match>> {
     Ok(vec![spin, Match::start(seats, FUTEX, &["futex"], Some(memory), |_| Ok(Box::new(futex)))?])
 }
 
-/// Those that are wanted, ready; the four that all others are compared with always are.
+/// Those that are wanted, ready; what all others are compared with always is.
 fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Vec<Match>> {
-    let mut all = bare_sides(seats)?;
-    let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
-    let unix = sockets::Stream::unix(ours.into());
-    all.push(Match::start(seats, UNIX, &["unix"], Some(theirs.into()), |_| Ok(Box::new(unix)))?);
-    let listener = TcpListener::bind("127.0.0.1:0").context("no TCP port of this host is free")?;
-    let address = listener.local_addr()?.to_string();
-    let tcp = |_: &mut UnixStream| Ok(Box::new(sockets::Stream::accept(&listener)?) as Box<dyn play::Side>);
-    all.push(Match::start(seats, TCP, &["tcp", &address], None, tcp)?);
+    let mut all = Vec::new();
+    if setting.over.to.is_none() {
+        all = bare_sides(seats)?;
+        let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
+        let unix = sockets::Stream::unix(ours.into());
+        all.push(Match::start(seats, UNIX, &["unix"], Some(theirs.into()), |_| Ok(Box::new(unix)))?);
+    }
+    all.push(kernel_tcp(setting, seats)?);
     for transport in transports {
         for way in Way::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
             all.push(provided(setting, seats, transport, way)?.0);
@@ -177,9 +215,39 @@ fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Ve
     Ok(all)
 }
 
+/// A side whose other end is a process of this host, or of the one that receives.
+fn against(
+    setting: &Setting<'_>,
+    seats: &Seats,
+    name: &str,
+    end: &OtherEnd,
+    network: &Network,
+    open: impl FnOnce(&mut UnixStream) -> Result<Box<dyn play::Side>>,
+) -> Result<Match> {
+    let (process, line) = match &setting.over.to {
+        Some(host) => (None, host.start(end)?),
+        None => {
+            let (process, line) = seats.across(|| end.start(network))?;
+            (Some(process), line)
+        }
+    };
+    Match::over(name, line, process, open)
+}
+
+fn kernel_tcp(setting: &Setting<'_>, seats: &Seats) -> Result<Match> {
+    let here = || Ok(IpAddr::from(Ipv4Addr::LOCALHOST));
+    let awaiting = sockets::Awaiting::at(setting.over.to.as_ref().map_or_else(here, Host::towards)?)?;
+    let end = OtherEnd::Tcp { address: awaiting.address()?, secret: awaiting.secret.clone() };
+    let open = |_: &mut UnixStream| Ok(Box::new(awaiting.accept()?) as Box<dyn play::Side>);
+    against(setting, seats, TCP, &end, &Network::default(), open)
+}
+
 /// A side over a provider, and how long an inline message of its may be.
 fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
-    let meeting = Over::new(transport, setting.over.rdma_device.as_deref())?.meeting()?;
+    let meeting = match &setting.over.to {
+        Some(host) => host.meeting()?,
+        None => Over::new(transport, setting.over.rdma_device.as_deref())?.meeting()?,
+    };
     let mut endpoint = Verbs::endpoint(&meeting)?;
     let mut listener = endpoint.listen(meeting.address.name())?;
     let mut inline_max = 0;
@@ -191,7 +259,8 @@ fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> 
         inline_max = side.inline_max;
         Ok(Box::new(side) as Box<dyn play::Side>)
     };
-    let side = Match::start(seats, &name, &["verbs", way.name(), &meeting.to_string()], None, open)?;
+    let end = OtherEnd::Answers(way, meeting.address.clone());
+    let side = against(setting, seats, &name, &end, &meeting.network, open)?;
     Ok((side, inline_max))
 }
 
@@ -263,7 +332,8 @@ pub(super) const SPIN: &str = "bare spin ring";
 pub(super) const FUTEX: &str = "bare futex";
 const UNIX: &str = "Unix socket";
 const TCP: &str = "TCP";
-const BASELINES: [&str; 4] = [SPIN, FUTEX, UNIX, TCP];
+/// What there is within one host alone.
+const WITHIN: [&str; 3] = [SPIN, FUTEX, UNIX];
 pub(super) const MESSAGE_BYTES: usize = 64;
 /// In so many of the first rounds other libraries' programs play.
 const OTHERS_ROUNDS: usize = 3;

@@ -90,7 +90,8 @@ pub(in crate::figures) struct Match {
     pub(in crate::figures) name: String,
     side: Box<dyn Side>,
     line: UnixStream,
-    _process: Process,
+    /// On another host it is none of this one's.
+    _process: Option<Process>,
 }
 
 impl Match {
@@ -103,7 +104,17 @@ impl Match {
         input: Option<OwnedFd>,
         open: impl FnOnce(&mut UnixStream) -> Result<Box<dyn Side>>,
     ) -> Result<Match> {
-        let (process, mut line) = seats.across(|| Process::start("answering process", ROLE, arguments, input))?;
+        let (process, line) = seats.across(|| Process::start("answering process", ROLE, arguments, input))?;
+        Match::over(name, line, Some(process), open)
+    }
+
+    /// With the process at the other end of `line`.
+    pub(super) fn over(
+        name: &str,
+        mut line: UnixStream,
+        process: Option<Process>,
+        open: impl FnOnce(&mut UnixStream) -> Result<Box<dyn Side>>,
+    ) -> Result<Match> {
         line.set_read_timeout(Some(PATIENCE)).context("a socket refuses a deadline")?;
         let side = open(&mut line).with_context(|| name.to_owned())?;
         Ok(Match { name: name.to_owned(), side, line, _process: process })
@@ -132,7 +143,7 @@ pub(in crate::figures) fn child(arguments: &[OsString]) -> Result<()> {
         ["spin"] => Box::new(bare::Spin::theirs(input()?)?),
         ["futex"] => Box::new(bare::Futex::theirs(input()?)?),
         ["unix"] => Box::new(sockets::Stream::unix(input()?)),
-        ["tcp", address] => Box::new(sockets::Stream::connect(address)?),
+        ["tcp", address, secret] => Box::new(sockets::Stream::connect(address, secret)?),
         ["verbs", way, meeting] => Box::new(verbs::Verbs::connect(way.parse()?, &meeting.parse()?, &mut line)?),
         _ => bail!("there is no such side: {arguments:?}"),
     };

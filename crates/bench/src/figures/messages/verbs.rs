@@ -30,7 +30,7 @@ use std::{
 
 /// How a message goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(in crate::figures) enum Way {
     Index,
     Framed,
     FramedInline,
@@ -39,9 +39,10 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 5] = [Way::Index, Way::Framed, Way::FramedInline, Way::Send, Way::SendInline];
+    pub(in crate::figures) const ALL: [Way; 5] =
+        [Way::Index, Way::Framed, Way::FramedInline, Way::Send, Way::SendInline];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::figures) fn name(self) -> &'static str {
         match self {
             Way::Index => "index",
             Way::Framed => "header and footer",
