@@ -210,3 +210,27 @@ fn pinned_pages_do_not_change_and_hold_back_only_themselves() {
     let stats = tree.stats();
     assert_eq!((account.held_bytes(), account.pinned_bytes(), stats.held_by_pins_bytes, stats.pins), (0, 0, 0, 0));
 }
+
+/// A page that is on its way to many is held back once, and pages of each its own are held for each (to-copy §5.5, TC-C43).
+#[test]
+fn what_is_sent_to_many_is_held_back_once() {
+    let tree = tree(4096, 8);
+    let rewrite =
+        |round: u64| (0..20_000).for_each(|n| assert!(tree.upsert(&key(n), &(n ^ round).to_le_bytes()).is_ok()));
+    rewrite(0);
+    let pages = |from: usize| {
+        tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).skip(from).take(4).collect::<Vec<_>>()
+    };
+    let held = |clients: usize, apart: usize| {
+        tree.reclaim();
+        let sent: Vec<_> = (0..clients).map(|client| pages(client * apart)).collect();
+        let bytes: usize = sent.iter().flatten().map(|page| page.base().len()).sum();
+        (1..5).for_each(rewrite);
+        tree.reclaim();
+        (tree.stats().held_by_pins_bytes, bytes as u64)
+    };
+    let (one, same, own) = (held(1, 0), held(8, 0), held(8, 4));
+    assert!(one.0 >= one.1 && own.0 >= own.1, "{one:?} at four pages, {own:?} at four each");
+    assert!(same.0 > 0 && 2 * same.0 < same.1, "{same:?} at the same four");
+    assert_eq!(tree.stats().held_by_pins_bytes, 0);
+}

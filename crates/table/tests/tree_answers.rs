@@ -221,3 +221,38 @@ fn a_clean_page_is_one_fragment() {
         "prefixes before; prefixes after, slots and rests before, which touch; rests after; the record"
     );
 }
+
+/// Deltas lie in the order in which they were put; a message has them in the page's (to-copy §5.3, TC-M29), each key once.
+#[test]
+fn deltas_put_in_any_order_are_sent_in_the_order_of_keys() {
+    let mut table = Table::new();
+    (0..8).for_each(|id| table.put(2 * id, 1, 0));
+    let page_of =
+        |table: &Table| table.tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).next().unwrap();
+    while page_of(&table).delta_count() > 0 {
+        table.put(0, 2, 0);
+    }
+    let consolidations = table.tree.stats().consolidations;
+    table.put(12, 3, 0);
+    table.put(5, 4, 0);
+    table.put(12, 6, 0);
+    table.delete(8);
+    table.put(2, 7, 0);
+    assert_eq!(table.tree.stats().consolidations, consolidations, "they are deltas");
+    let page = page_of(&table);
+    let deltas: Vec<DeltaAt<'_>> =
+        page.deltas().map(|record| DeltaAt { record, at: page.offset_of(record.record()) }).collect();
+    let places: Vec<usize> = deltas.iter().map(|delta| delta.record.position()).collect();
+    assert_eq!(places, [1, 3, 4, 6], "of rows 2, 5 (before the fourth), 8 and 12");
+    let lie: Vec<u64> = deltas.iter().map(|delta| delta.at).collect();
+    assert!(!lie.is_sorted(), "put in another order: {lie:?}");
+    let state = PageState::new(page.leaf(), page.offset_of(page.base()), page.rows(), &deltas);
+    let mut answer = DeltaAnswer::new();
+    answer.push(&state, &Projection::whole(&schema()));
+    let mut message = vec![0; answer.head_len()];
+    answer.write_head(&mut message, &Projection::whole(&schema()), 0, 0, true);
+    Memory::of(&page).append(answer.fragments(), &mut message);
+    let mut seen = Vec::new();
+    read(&message, &Projection::whole(&schema()), &mut seen);
+    assert_eq!(seen, table.model.values().cloned().collect::<Vec<_>>());
+}

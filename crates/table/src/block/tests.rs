@@ -189,6 +189,10 @@ impl World {
         // The same page twice: a message may hold many.
         answer.push(&self.state(&deltas), &self.projection);
         answer.push(&self.state(&deltas), &self.projection);
+        let page = Fragment { offset: self.page.start as u64, len: self.page.len() as u64 };
+        let lie = page.len + deltas.iter().map(|delta| delta.record.record().len() as u64).sum::<u64>();
+        let sent = answer.fragments().iter().map(|part| part.len).sum::<u64>();
+        assert!(answer.fragments()[0] == page && sent >= 2 * lie, "a page and its deltas are sent from where they lie");
         let mut head = vec![0; answer.head_len()];
         answer.write_head(&mut head, &self.projection, 3, 4, true);
         let message = self.assemble(head, answer.fragments());

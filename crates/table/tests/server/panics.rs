@@ -1,16 +1,12 @@
 //! A bug in the server costs as few as possible, and nobody looks for it in vain.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use overside_planner::Profile;
 use overside_table::server::{Notices, OnFailure};
-use overside_verbs::{
-    Access, Capabilities, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, VerbsError,
-};
 
 use super::bad_input::Raw;
+use super::watched::Watched;
 use super::*;
 
 type Lines = Arc<Mutex<Vec<String>>>;
@@ -52,42 +48,6 @@ fn a_worker_that_panics_loses_its_clients_and_serves_on() {
     assert_eq!(again.stats().unwrap().connections, 1);
 }
 
-/// A provider whose ports come to an end.
-#[derive(Debug)]
-struct Scarce {
-    provider: Arc<dyn Provider>,
-    ports_left: AtomicUsize,
-}
-
-impl Provider for Scarce {
-    fn capabilities(&self) -> Capabilities {
-        self.provider.capabilities()
-    }
-    fn profile(&self) -> Profile {
-        self.provider.profile()
-    }
-    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.provider.allocate_domain()
-    }
-    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.provider.register(domain, memory, access)
-    }
-    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.provider.deregister(region)
-    }
-    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.provider.listen(domain, name)
-    }
-    fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.provider.connect(domain, name, timeout)
-    }
-    fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
-        let left = self.ports_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
-        left.map_err(|_| VerbsError::Unsupported("another port"))?;
-        self.provider.open_port(domain, options)
-    }
-}
-
 #[test]
 fn a_worker_that_cannot_begin_again_ends_the_server() {
     let (lines, failures) = (Lines::default(), Lines::default());
@@ -96,10 +56,10 @@ fn a_worker_that_cannot_begin_again_ends_the_server() {
         Some(OnFailure::new(move |why| failures.lock().unwrap().push(why.to_owned())))
     };
     let notices = Some(panicking(&lines));
-    let provider = Scarce { provider: ShmProvider::new().unwrap(), ports_left: AtomicUsize::new(1) };
+    let provider = Watched::new(1);
     let name = format!("table-test-scarce-{}", std::process::id());
     let options = ServerOptions { workers: 1, notices, on_failure, ..ServerOptions::default() };
-    let server = Server::start(Arc::new(provider), &[&name], options).unwrap();
+    let server = Server::start(provider, &[&name], options).unwrap();
     let bench = Bench { server: Some(server), provider: ShmProvider::new().unwrap(), name };
     let mut raw = Raw::new(&bench);
     raw.send(b"garbage");

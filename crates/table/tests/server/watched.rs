@@ -1,0 +1,60 @@
+//! A provider under a server, or a client: its ports come to an end, and it counts what is registered with it.
+
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use overside_planner::Profile;
+use overside_verbs::{
+    Access, Capabilities, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, VerbsError,
+};
+
+use super::*;
+
+#[derive(Debug)]
+pub struct Watched {
+    provider: Arc<dyn Provider>,
+    ports_left: AtomicUsize,
+    registered: AtomicUsize,
+}
+
+impl Watched {
+    pub fn new(ports: usize) -> Arc<Watched> {
+        let (ports_left, registered) = (AtomicUsize::new(ports), AtomicUsize::new(0));
+        Arc::new(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered })
+    }
+
+    /// Memories that were registered so far.
+    pub fn registered(&self) -> usize {
+        self.registered.load(Ordering::Acquire)
+    }
+}
+
+impl Provider for Watched {
+    fn capabilities(&self) -> Capabilities {
+        self.provider.capabilities()
+    }
+    fn profile(&self) -> Profile {
+        self.provider.profile()
+    }
+    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
+        self.provider.allocate_domain()
+    }
+    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
+        self.registered.fetch_add(1, Ordering::AcqRel);
+        self.provider.register(domain, memory, access)
+    }
+    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
+        self.provider.deregister(region)
+    }
+    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
+        self.provider.listen(domain, name)
+    }
+    fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
+        self.provider.connect(domain, name, timeout)
+    }
+    fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
+        let left = self.ports_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+        left.map_err(|_| VerbsError::Unsupported("another port"))?;
+        self.provider.open_port(domain, options)
+    }
+}
