@@ -42,6 +42,7 @@ fn requests() {
     lines.add(&Request::ScanIndex { scan, index: vec![1], lent_bytes_max: 0 });
     lines.add(&Request::Choices { table: 3 });
     lines.add(&Request::Prices);
+    lines.add(&Request::Held);
     insta::assert_snapshot!(lines.0);
 }
 
@@ -112,6 +113,10 @@ fn replies() {
         pieces: vec![piece],
         beyond_ns,
     }));
+    let stall = Some(Stalled { table: "t".into(), thread: 4711, ns: 300 });
+    for stall in [None, stall] {
+        lines.add(&Reply::Held(Held { by_pins: 1, by_epochs: 2, pins: 3, stall }));
+    }
     insta::assert_snapshot!(lines.0);
 }
 

@@ -101,6 +101,7 @@ fn requests(schema: &[u8], row: &[u8], key: &[u8]) -> Vec<Vec<u8>> {
             index: vec![8],
             lent_bytes_max: 102_400,
         },
+        Request::Held,
     ];
     requests.iter().enumerate().map(|(number, request)| wire::encode(number as u32, request)).collect()
 }
@@ -134,6 +135,7 @@ fn replies(schema: &[u8], row: &[u8]) -> Vec<Vec<u8>> {
         Reply::Indexing { rows: 1024, of: 6_001_215 },
         Reply::Index(index()),
         Reply::Indexes(vec![index()]),
+        Reply::Held(wire::Held { stall: Some(wire::Stalled { table: "t".to_owned(), thread: 4711, ns: 1 << 40 }), ..wire::Held::default() }),
         Reply::Checkpointed(wire::Checkpointed { tables: 2, pages: 70_000, bytes: 1 << 30, ..wire::Checkpointed::default() }),
     ];
     replies.iter().enumerate().map(|(number, reply)| wire::encode(number as u32, reply)).collect()

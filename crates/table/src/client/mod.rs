@@ -36,8 +36,8 @@ pub use table::{OwnedRow, RemoteTable};
 use crate::row::ValueRef;
 use crate::schema::Schema;
 use crate::wire::{
-    Applied, BLOCK_BYTES, Checkpointed, Choices, DataStatus, FaultCode, Features, IndexInfo, PriceList, PutMode, Reply,
-    Request, ServerStats, TableInfo, push_piece,
+    Applied, BLOCK_BYTES, Checkpointed, Choices, DataStatus, FaultCode, Features, Held, IndexInfo, PriceList, PutMode,
+    Reply, Request, ServerStats, TableInfo, push_piece,
 };
 use link::Link;
 
@@ -240,6 +240,20 @@ impl Client {
         }
         match self.link.call(&Request::Prices)? {
             Reply::Prices(prices) => Ok(Some(prices)),
+            other => Err(ClientError::unexpected(&other)),
+        }
+    }
+
+    /// What memory the server's readers hold back, and who of its threads stalls; none of a server that does not say.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn held(&mut self) -> Result<Option<Held>, ClientError> {
+        if !self.features().contains(Features::HELD) {
+            return Ok(None);
+        }
+        match self.link.call(&Request::Held)? {
+            Reply::Held(held) => Ok(Some(held)),
             other => Err(ClientError::unexpected(&other)),
         }
     }

@@ -14,6 +14,7 @@ mod apply;
 mod chains;
 mod durable;
 mod governor;
+mod held;
 mod index;
 mod message;
 mod meter;

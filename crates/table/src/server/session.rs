@@ -8,6 +8,7 @@ use overside_service::{BadMessage, Context, Order, Produced, Session, System, Ti
 
 use super::apply::{self, Deleting, Parked};
 use super::durable::Denied;
+use super::held;
 use super::index::{Build, Building, Index};
 use super::scan::ActiveScan;
 use super::store::{Store, Table, fault};
@@ -342,6 +343,7 @@ impl TableSession {
                 Ok(Outcome::Reply(Reply::Choices(table.chains.choices(&table.tree))))
             }
             Request::Prices => Ok(Outcome::Reply(Reply::Prices(self.tables.prices.list()))),
+            Request::Held => Ok(Outcome::Reply(Reply::Held(held::held(store)))),
             Request::ScanIndex { scan, index, lent_bytes_max } => {
                 self.start_scan_index(context, number, &scan, &index, lent_bytes_max)?;
                 Ok(Outcome::Nothing)

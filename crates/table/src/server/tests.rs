@@ -1,9 +1,12 @@
 //! What no client can bring about.
 
+use std::ops::Bound;
+
+use overside_bwtree::Direction;
 use overside_shm::ShmProvider;
 
 use super::{Server, ServerOptions};
-use crate::client::{Client, ClientError, ScanOptions};
+use crate::client::{Client, ClientError, RemoteTable, ScanOptions};
 use crate::row::ValueRef;
 use crate::schema::{Column, ColumnType, Schema};
 use crate::wire::{FaultCode, Mode, PutMode};
@@ -40,6 +43,51 @@ fn a_broken_row_ends_its_scan_with_an_error() {
         // The connection is as good as before.
         assert!(client.get(&table, &[ValueRef::UInt64(51)]).unwrap().is_some());
     }
+}
+
+/// What the trees say of memory that is held back is what a client hears (to-copy §4, TC-M25).
+#[test]
+fn memory_that_is_held_back_is_told_to_clients() {
+    let name = format!("table-held-{}", std::process::id());
+    let server = Server::start(ShmProvider::new().unwrap(), &[&name], ServerOptions::default()).unwrap();
+    let mut client = Client::connect(ShmProvider::new().unwrap(), &name).unwrap();
+    let columns = vec![Column::new("id", ColumnType::UInt64), Column::new("text", ColumnType::Utf8)];
+    let table = client.create_table("t", &Schema::with_key(columns, &["id"]).unwrap()).unwrap();
+    let put = |client: &mut Client, table: &RemoteTable| {
+        let mut batch = table.batch();
+        let text = "x".repeat(100);
+        (0..5000).for_each(|id| batch.push(&[ValueRef::UInt64(id), ValueRef::Utf8(&text)]).unwrap());
+        client.put(table, PutMode::Upsert, &batch).unwrap();
+    };
+    // Writers let go from time to time alone: what they have replaced last is still held.
+    let mut puts = 0;
+    let held = loop {
+        put(&mut client, &table);
+        let held = client.held().unwrap().unwrap();
+        if held.by_epochs > 0 {
+            break held;
+        }
+        puts += 1;
+        assert!(puts < 100, "nothing that was replaced is ever held");
+    };
+    let stored = server.store.named("t").unwrap();
+    let stats = stored.tree.stats();
+    assert_eq!((held.by_epochs, held.by_pins, held.pins), (stats.held_by_epochs_bytes, 0, 0));
+    assert_eq!(held.stall, None, "nobody is inside");
+    stored.tree.reclaim();
+    assert_eq!(client.held().unwrap().unwrap(), Default::default());
+    // A page that is held by a pin, and replaced under it.
+    let page = stored.tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).next().unwrap();
+    assert_eq!(client.held().unwrap().unwrap().pins, 1);
+    for _ in 0..20 {
+        put(&mut client, &table);
+    }
+    stored.tree.reclaim();
+    let held = client.held().unwrap().unwrap();
+    assert!(held.by_pins >= page.base().len() as u64 && held.pins == 1, "{held:?}");
+    drop(page);
+    stored.tree.reclaim();
+    assert_eq!(client.held().unwrap().unwrap(), Default::default());
 }
 
 /// A number that was given means its table for ever, so there is an end to them.

@@ -32,9 +32,15 @@ impl Features {
     /// [`Request::Prices`]: super::Request::Prices
     pub const CHOICES: Features = Features(1 << 3);
 
+    /// What memory is held back, and by whom: [`Request::Held`] may be asked.
+    ///
+    /// [`Request::Held`]: super::Request::Held
+    pub const HELD: Features = Features(1 << 4);
+
     /// All features that this build has.
-    pub const ALL: Features =
-        Features(Features::IN_PLACE.0 | Features::DURABLE.0 | Features::INDEXES.0 | Features::CHOICES.0);
+    pub const ALL: Features = Features(
+        Features::IN_PLACE.0 | Features::DURABLE.0 | Features::INDEXES.0 | Features::CHOICES.0 | Features::HELD.0,
+    );
 
     /// Those that the other side has, too.
     #[must_use]

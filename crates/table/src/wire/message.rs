@@ -124,6 +124,8 @@ pub enum Request<'a> {
     },
     /// By which prices the scans of this connection are planned.
     Prices,
+    /// What memory is held back, and by whom ([`Features::HELD`]).
+    Held,
 }
 
 /// What about rows that are there already.
@@ -268,6 +270,8 @@ pub enum Reply {
     Choices(Choices),
     /// To Prices.
     Prices(PriceList),
+    /// To Held.
+    Held(Held),
 }
 
 /// How pages of a table travelled, and what that sets.
@@ -311,6 +315,30 @@ fn prices<'de, D: Deserializer<'de>>(decoder: D) -> Result<(f64, f64), D::Error>
     let prices = <(f64, f64)>::deserialize(decoder)?;
     let sound = |price: f64| price.is_finite() && price >= 0.0;
     if sound(prices.0) && sound(prices.1) { Ok(prices) } else { Err(D::Error::custom("no price")) }
+}
+
+/// Memory of tables and indexes that was replaced and cannot be let go yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Bytes that scans and transmissions hold.
+    pub by_pins: u64,
+    /// Bytes that a thread inside a tree may still see.
+    pub by_epochs: u64,
+    /// Pages that scans and transmissions hold, current ones included.
+    pub pins: u64,
+    /// The thread that has been inside a tree longest, if any lags.
+    pub stall: Option<Stalled>,
+}
+
+/// A thread of a server that does not leave a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stalled {
+    /// Whose.
+    pub table: String,
+    /// The kernel's id of the thread.
+    pub thread: u32,
+    /// It has been inside for at least so long.
+    pub ns: u64,
 }
 
 /// An index as a client sees it.

@@ -25,7 +25,8 @@
 //! `Choices` has a table's number; its answer has the pages sent in each mode and the limit of chains.
 //! `Prices` has nothing; its answer has their source, then pairs of prices (f64, server and client):
 //! of a request, and of copied and gathered pieces by length; none is negative or no number. What
-//! each mode took beyond comes last.
+//! each mode took beyond comes last. `Held` has nothing; its answer has the bytes that pins hold, those
+//! that epochs hold, the pins, and none or one thread: its table, its number, and for how many ns.
 
 mod batch;
 mod features;
@@ -36,9 +37,9 @@ pub use batch::{pieces, push_piece, split_piece};
 pub use features::Features;
 pub(crate) use features::other_version;
 pub use message::{
-    Applied, Bounds, Checkpointed, Choices, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus,
+    Applied, Bounds, Checkpointed, Choices, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus, Held,
     IndexInfo, MODES, Mode, PiecePrice, PriceList, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats,
-    TableInfo, WAYS,
+    Stalled, TableInfo, WAYS,
 };
 pub use overside_service::{
     ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, MessageKind, PART_HEADER, PART_MAGIC, cut,

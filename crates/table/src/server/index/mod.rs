@@ -160,6 +160,10 @@ impl Index {
         &self.columns
     }
 
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
     pub(crate) fn info(&self) -> IndexInfo {
         let stats = self.tree.stats();
         let pages = 1 + stats.splits.saturating_sub(stats.merges);
