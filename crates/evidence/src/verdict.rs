@@ -77,8 +77,6 @@ pub enum Of {
     OverPlace(Metric, &'static str, At, RangeEnds),
     /// A curve over another, all rounds of a range together.
     Pooled(Metric, &'static str, &'static str, RangeEnds),
-    /// How many places a curve has.
-    Count(&'static str),
     /// The x at which a curve ends.
     End(&'static str),
     /// What no other kind says.
@@ -239,7 +237,6 @@ impl Of {
                 }
                 one(&all, false)
             }
-            Of::Count(series) => one(&[figure.curve(series, None)?.len() as f64], true),
             Of::End(series) => {
                 let end = figure.curve(series, None)?.iter().map(|place| place.x).max().unwrap_or(0);
                 one(&[end as f64], true)

@@ -180,13 +180,18 @@ const fn delta(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "delta", parts }
 }
 
-/// What an update costs at d = 4 beyond one with chains of 16, which are hardly ever consolidated, over all work for a page
-/// that is sent after an update.
+/// What consolidations cost an update at d = 4, by what chains of 16 spare of the work and of the consolidations, over all work
+/// for a page that is sent after an update.
 fn consolidation(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let each = |series, x| figure.place(series, x, None)?.values(figure, WorkEach);
+    let counted = |x| figure.place("consolidations an update", x, None)?.values(figure, Recorded);
     let (four, sixteen, page) = (each("updates", 4)?, each("updates", 16)?, each(SENT, 4)?);
-    let shares: Vec<f64> =
-        four.iter().zip(&sixteen).zip(&page).map(|((four, sixteen), page)| (four - sixteen) / page).collect();
+    let (often, seldom) = (counted(4)?, counted(16)?);
+    let spared = four.iter().zip(&sixteen).map(|(four, sixteen)| four - sixteen);
+    // Chains of 16 are consolidated now and then, too.
+    let all =
+        often.iter().zip(&seldom).map(|(often, seldom)| if seldom < often { often / (often - seldom) } else { 1.0 });
+    let shares: Vec<f64> = spared.zip(all).zip(&page).map(|((spared, all), page)| spared * all / page).collect();
     Ok(Reading::of(String::new(), &shares, false).into_iter().collect())
 }
 

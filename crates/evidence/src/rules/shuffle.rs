@@ -47,13 +47,27 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         "DR-C12",
-        &[ratio(
-            "both described while time is taken: lists over declared regions, the sender's work for a byte",
-            Work,
-            small("sge-list, described"),
-            small("declared, described"),
-            AtLeast(1.0),
-        )],
+        &[
+            ratio(
+                "both described while time is taken: lists over declared regions, the sender's work for a byte",
+                Work,
+                small("sge-list, described"),
+                small("declared, described"),
+                AtLeast(1.0),
+            ),
+            part(
+                "… describing alone: what lists take beyond regions, ns for a byte",
+                Of::Named(describing),
+                AtLeast(0.0),
+            ),
+            ratio(
+                "… posting alone: lists over declared regions",
+                Work,
+                small("sge-list"),
+                small("declared"),
+                AtLeast(1.0),
+            ),
+        ],
     ),
     rule(
         "DR-C17",
@@ -124,6 +138,17 @@ const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
 
 const fn projection(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "projection", parts }
+}
+
+/// What is described while time is taken costs more than what was described before, by what describing it costs.
+fn describing(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let work = |series| small(series).place(figure)?.values(figure, Work);
+    let [lists, listed] = [work("sge-list, described")?, work("sge-list")?];
+    let [regions, declared] = [work("declared, described")?, work("declared")?];
+    let rounds = lists.iter().zip(&listed).zip(regions.iter().zip(&declared));
+    let beyond: Vec<f64> =
+        rounds.map(|((lists, listed), (regions, declared))| (lists - listed) - (regions - declared)).collect();
+    Ok(Reading::of(String::new(), &beyond, false).into_iter().collect())
 }
 
 fn by_rows(figure: &Measured) -> Result<Vec<Reading>, Lack> {

@@ -127,7 +127,7 @@ fn a_figure_that_misses_its_bars_says_so() {
 /// Whether a part may be asked of counts alone.
 fn counted(part: &Part) -> bool {
     let number = matches!(part.bar, Wanted::Within(least, most) if least == most);
-    number || matches!(part.of, Of::Count(_) | Of::End(_) | Of::Named(_))
+    number || matches!(part.of, Of::End(_) | Of::Named(_))
 }
 
 #[test]
@@ -487,6 +487,46 @@ fn clients_that_are_not_as_the_paper_has_them_differ() {
     assert_eq!(said([2e4, 1e4, 0.2, 0.1, 2e4, 1e4]), [Agrees, Agrees, Agrees]);
     assert_eq!(said([0.9e4, 1e4, 0.5, 0.1, 1e4, 1e4]), [Differs, Differs, Differs]);
     assert_eq!(said([2e4, 1e4, 0.2, 0.4, 2e4, 1e4])[1], Differs);
+}
+
+/// Half of what consolidations cost is seen where chains of 16 have half as many of them.
+#[test]
+fn what_chains_of_16_are_consolidated_is_counted() {
+    let said = |seldom: f64| {
+        let work = |series: &str, x: u64, ns: f64| {
+            json!({"series": series, "x": x, "rounds": {"requests": [1, 1, 1, 1, 1], "sender_ns": vec![ns; 5],
+                   "sender_poll_ns": [0, 0, 0, 0, 0]}})
+        };
+        let often = |x: u64, each: f64| json!({"series": "consolidations an update", "x": x, "rounds": {"value": vec![each; 5]}});
+        let points = [
+            work("updates", 4, 1000.0),
+            work("updates", 16, 700.0),
+            work("page and deltas, 1 update a page", 4, 1000.0),
+        ];
+        let figure = json!({"figure": "consolidate", "points": points, "measured": [often(4, 0.2), often(16, seldom)]});
+        judge(&figure).unwrap().iter().find(|judgement| judgement.claim == "TC-C35").unwrap().verdict
+    };
+    assert_eq!((said(0.0), said(0.1), said(0.3)), (Says::Differs, Says::Agrees, Says::Differs));
+}
+
+/// A region that takes longer to describe than the lists it stands for saves nothing there, however cheap its post.
+#[test]
+fn regions_that_are_dearer_to_describe_than_lists_differ() {
+    let said = |describing: f64| {
+        let point = |series: &str, work: f64| {
+            json!({"series": series, "x": 2, "rows": 64 << 10, "rounds": {"bytes": [1e6, 1e6, 1e6], "wall_ns": [1e9, 1e9, 1e9],
+                   "requests": [1, 1, 1], "sender_ns": vec![1e6 * work; 3], "sender_poll_ns": [0, 0, 0]}})
+        };
+        let points = [
+            point("sge-list", 30.0),
+            point("sge-list, described", 60.0),
+            point("declared", 0.1),
+            point("declared, described", 0.1 + describing),
+        ];
+        let all = judge(&json!({"figure": "shuffle", "points": points})).unwrap();
+        all.iter().find(|judgement| judgement.claim == "DR-C12").unwrap().verdict
+    };
+    assert_eq!((said(0.2), said(40.0)), (Says::Agrees, Says::Differs));
 }
 
 /// More than any rule needs.

@@ -54,16 +54,19 @@ pub(super) const RULES: &[Rule] = &[
                 peak(ZERO_1024),
                 AtLeast(SATURATED),
             ),
-            ratio("… one record a send over the best", Rate, at(ZERO_1024, 1024), peak(ZERO_1024), AtMost(SATURATED)),
+            ratio("… 4 records a send over the best", Rate, at(ZERO_1024, 4096), peak(ZERO_1024), AtMost(SATURATED)),
         ],
     ),
     rule(
         "TC-C15",
-        &[part(
-            "1024 B copied out: sends below 16 KiB over the best",
-            Of::OverPlace(Rate, COPY_1024, peak(COPY_1024), BELOW_16_KIB),
-            AtMost(SATURATED),
-        )],
+        &[
+            part(
+                "1024 B copied out: sends below 16 KiB over the best",
+                Of::OverPlace(Rate, COPY_1024, peak(COPY_1024), BELOW_16_KIB),
+                AtMost(SATURATED),
+            ),
+            ratio("… of 16 KiB over the best", Rate, at(COPY_1024, 16384), peak(COPY_1024), AtLeast(SATURATED)),
+        ],
     ),
     rule(
         "TC-C16",

@@ -66,6 +66,19 @@ fn rows_name_files_tests_and_figures_that_there_are() {
     }
 }
 
+/// A job that no script calls by its name runs where a script calls for all of them.
+#[test]
+fn jobs_in_a_guest_run_where_they_are_called() {
+    let of = |ci: &str, nightly: &str| {
+        let jobs = "name: \"sockets\" name: \"scan\" name: \"power\"";
+        let tree = planted::tree(&[(CI, ci), (NIGHTLY, nightly), (JOBS, jobs)]);
+        ["sockets", "scan", "power"].map(|job| runs(&tree, &BTreeSet::new(), &format!("guest: {job}")))
+    };
+    assert_eq!(of("within 2100 cargo xtask guest death scan", ""), [false, true, false]);
+    assert_eq!(of("", "    cargo xtask guest >\"$log\" 2>&1 || broken=1"), [true, true, false]);
+    assert_eq!(of("# cargo xtask guest", "cargo xtask guest power >\"$log\""), [false, false, true]);
+}
+
 #[test]
 fn states_are_known_and_backed() {
     let state = |state: &str| found(&format!("states = \"s\"\nstate = \"{state}\"\n"), "").join("; ");
