@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::watched::Watched;
 use super::*;
 
 #[test]
@@ -160,4 +161,33 @@ fn scans_keep_their_promise_under_writers() {
             assert_eq!(lasting, 4000, "{mode:?}: rows present throughout");
         }
     });
+}
+
+/// A page that with its head has more fragments than a list of the device has entries is copied, else it is gathered (to-copy
+/// §5.1, TC-M06).
+#[test]
+fn what_the_device_s_lists_have_no_room_for_is_copied() {
+    let sent = |sge_max: usize| {
+        let name = format!("table-test-lists-{sge_max}-{}", std::process::id());
+        let server = Server::start(Watched::with_lists(sge_max), &[&name], ServerOptions::default()).unwrap();
+        let mut client = Client::connect(ShmProvider::new().unwrap(), &name).unwrap();
+        let table = client.create_table("t", &schema()).unwrap();
+        put(&mut client, &table, 0..5000, 1, 50);
+        // Deltas on every page.
+        put(&mut client, &table, (0..5000).step_by(40), 2, 50);
+        let options = ScanOptions { mode: Mode::Gather, ..ScanOptions::default() };
+        let mut scan = client.scan(&table, &options).unwrap();
+        let mut rows = Vec::new();
+        while let Some(block) = scan.next_block().unwrap() {
+            block.rows().for_each(|row| rows.push((row.u64(0).unwrap(), row.u64(1).unwrap())));
+        }
+        assert!(rows.into_iter().eq((0..5000).map(|id| (id, if id % 40 == 0 { 2 } else { 1 }))), "{sge_max}");
+        let [copied, gathered, ..] = scan.summary().server.chosen;
+        drop(scan);
+        server.shutdown();
+        (copied, gathered)
+    };
+    let (long, short) = (sent(256), sent(1));
+    assert!(long.0 == 0 && long.1 > 10, "{long:?} copied and gathered by lists of 256");
+    assert_eq!(short, (long.1, 0), "a list of one entry has no room for a head and a page");
 }

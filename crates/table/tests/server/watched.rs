@@ -1,4 +1,5 @@
-//! A provider under a server, or a client: its ports come to an end, and it counts what is registered with it.
+//! A provider under a server, or a client: its ports come to an end, its lists are short, and it
+//! counts what is registered with it.
 
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -15,12 +16,23 @@ pub struct Watched {
     provider: Arc<dyn Provider>,
     ports_left: AtomicUsize,
     registered: AtomicUsize,
+    /// What it says of gather lists.
+    sge_max: usize,
 }
 
 impl Watched {
     pub fn new(ports: usize) -> Arc<Watched> {
+        Watched::of(ports, ShmProvider::new().unwrap().capabilities().sge_max)
+    }
+
+    /// With lists of so many entries.
+    pub fn with_lists(sge_max: usize) -> Arc<Watched> {
+        Watched::of(usize::MAX, sge_max)
+    }
+
+    fn of(ports: usize, sge_max: usize) -> Arc<Watched> {
         let (ports_left, registered) = (AtomicUsize::new(ports), AtomicUsize::new(0));
-        Arc::new(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered })
+        Arc::new(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered, sge_max })
     }
 
     /// Memories that were registered so far.
@@ -31,7 +43,7 @@ impl Watched {
 
 impl Provider for Watched {
     fn capabilities(&self) -> Capabilities {
-        self.provider.capabilities()
+        Capabilities { sge_max: self.sge_max, ..self.provider.capabilities() }
     }
     fn profile(&self) -> Profile {
         self.provider.profile()
