@@ -5,7 +5,7 @@
 //! nightly flag: where its library is absent, that is said and nothing is run. Each target starts from its committed corpus. What it finds stays under
 //! `target/fuzz/found`, an input that fails under `target/fuzz/failed`; `--keep` adds to the committed corpus those found inputs
 //! that reach code which nothing committed reaches, and the crates' own tests replay them from then on.
-//! `--minimize` runs nothing new: it drops committed inputs that reach no code which the others do
+//! `--but FOLDER` leaves out a crate's targets. `--minimize` runs nothing new: it drops committed inputs that reach no code which the others do
 //! not. Those with a name (`seed-*`, `crash-*` and what somebody named) stay.
 
 use std::collections::VecDeque;
@@ -27,12 +27,15 @@ pub struct Asked {
     minimize: bool,
     /// Names of targets, as `tcp/frames`; all, when there is none.
     targets: Vec<String>,
+    /// Folders of crates whose targets are left out.
+    but: Vec<String>,
 }
 
 impl Asked {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked = Self { seconds: 60, keep: false, sanitize: false, minimize: false, targets: Vec::new() };
+        let mut asked =
+            Self { seconds: 60, keep: false, sanitize: false, minimize: false, targets: Vec::new(), but: Vec::new() };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
@@ -40,6 +43,7 @@ impl Asked {
                 "--keep" => asked.keep = true,
                 "--sanitize" => asked.sanitize = true,
                 "--minimize" => asked.minimize = true,
+                "--but" => asked.but.push((*arguments.next()?).to_owned()),
                 flag if flag.starts_with('-') => return None,
                 target => asked.targets.push(target.to_owned()),
             }
@@ -71,7 +75,12 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
         let known: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
         bail!("there is no fuzz target {unknown}; there are: {}", known.join(", "));
     }
+    let of = |target: &Target, folder: &String| target.name.split('/').next() == Some(folder);
+    if let Some(unknown) = asked.but.iter().find(|folder| !targets.iter().any(|target| of(target, folder))) {
+        bail!("no crate's folder with fuzz targets is called {unknown}");
+    }
     targets.retain(|target| asked.targets.is_empty() || asked.targets.contains(&target.name));
+    targets.retain(|target| !asked.but.iter().any(|folder| of(target, folder)));
     if asked.sanitize && !has_sanitizer()? {
         println!("fuzz: skipped, this compiler comes without the address sanitizer's library (librustc-*_rt.asan.a)");
         return Ok(());
@@ -319,15 +328,23 @@ mod tests {
 
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
-        let asked = Asked::parse(&["--seconds", "5", "tcp/frames"]).unwrap();
+        let asked = Asked::parse(&["--seconds", "5", "--but", "files", "tcp/frames"]).unwrap();
         assert_eq!(
             asked,
-            Asked { seconds: 5, keep: false, sanitize: false, minimize: false, targets: vec!["tcp/frames".to_owned()] }
+            Asked {
+                seconds: 5,
+                keep: false,
+                sanitize: false,
+                minimize: false,
+                targets: vec!["tcp/frames".to_owned()],
+                but: vec!["files".to_owned()]
+            }
         );
         assert!(Asked::parse(&["--sanitize"]).unwrap().sanitize);
         assert!(Asked::parse(&["--minimize"]).unwrap().minimize);
         assert_eq!(Asked::parse(&["--minimize", "--keep"]), None);
         assert_eq!(Asked::parse(&["--seconds"]), None);
+        assert_eq!(Asked::parse(&["--but"]), None);
         assert_eq!(Asked::parse(&["--seconds", "0"]), None);
         assert_eq!(Asked::parse(&["--forever"]), None);
     }
