@@ -11,7 +11,7 @@ use overside_memory::{Buffer, Pool};
 use overside_planner::{Force, Planner, Terms};
 use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
 use overside_transfer::{
-    Balance, Bundle, DeclaredSend, Destination, Endpoint, Region, Ring, RingOptions, SharedSend, SharedTerms,
+    Balance, Bundle, DeclaredSend, Destination, Endpoint, Region, Ring, RingOptions, SharedSend, SharedTerms, Sharing,
 };
 use overside_verbs::{Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion};
 
@@ -148,18 +148,18 @@ impl Delivery {
     }
 
     /// Sends a table's rows to all destinations but the last at once, and with them, to the last, a region of any kind from
-    /// numbers where it does not overlap.
+    /// numbers, of the same rows or others.
     ///
     /// # Errors
     /// Which destination got anything but its messages, or that it was refused.
     pub fn check_shared(&mut self, columns: u64, rows: u64, odd: &[u64; 8], tile_bytes: u64) -> Result<(), Failure> {
         let destinations = self.pairs.len() as u64 - 1;
         let mut shapes = dealt(columns, rows * destinations, destinations);
-        let beyond = shapes.iter().map(|shape| shape.end()).max().unwrap_or(0);
         let sendable = |shape: &Shape| shape.messages().lengths().max() <= Some(REQUEST_BYTES as u64);
-        let odd = shape(odd, self.memory.len() as u64).filter(|shape| shape.start() >= beyond && sendable(shape));
+        let odd = shape(odd, self.memory.len() as u64).filter(sendable);
         shapes.extend(odd.map(Arc::new));
-        let terms = SharedTerms { tile_bytes, balance: Balance::Any, view: Terms::default() };
+        let terms =
+            SharedTerms { tile_bytes, balance: Balance::Any, sharing: Sharing::Allowed, ..SharedTerms::default() };
         let came = self.send_shared(&shapes, &terms)?;
         match shapes.iter().zip(came).find(|(shape, came)| *came != messages(&self.memory, shape)) {
             Some((shape, _)) => Err(format!("{shape:?}: other messages came").into()),

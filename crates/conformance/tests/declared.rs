@@ -9,7 +9,7 @@ use overside_conformance::declared::{BUFFERS, Delivery, REQUEST_BYTES, dealt, me
 use overside_planner::{Force, Terms, Way};
 use overside_reference::World;
 use overside_shape::{Bitmap, Column, Order, Run, Shape};
-use overside_transfer::{Balance, SharedTerms};
+use overside_transfer::{Balance, SharedTerms, Sharing};
 
 fn some_delivery(destinations: usize) -> Option<Delivery> {
     Some(delivery(destinations))
@@ -36,12 +36,64 @@ fn tiles_cut_no_request_and_fewer_buffers_than_destinations_suffice() {
         let mut delivery = delivery(destinations);
         let shapes = hashed(3000, destinations as u64);
         let view = Terms { force: Some(Force::Way(Way::Copy)), ..Terms::default() };
-        let terms = SharedTerms { tile_bytes, balance: Balance::Any, view };
+        let terms = SharedTerms { tile_bytes, balance: Balance::Any, view, ..SharedTerms::default() };
         let came = delivery.send_shared(&shapes, &terms).unwrap();
         for ((shape, came), requests) in shapes.iter().zip(came).zip(delivery.requests()) {
             assert!(came == messages(delivery.memory(), shape));
             let fewest = came.len().div_ceil(REQUEST_BYTES / 20);
             assert!(destinations > 2 || requests == fewest, "{requests} requests of whole buffers, not {fewest}");
+        }
+    }
+}
+
+/// Every row goes to the destination of its number, and every third one to all: no row of a table is dealt then, whatever holds the
+/// rows, and tiles are cut within what several want.
+#[test]
+fn rows_that_several_want_come_to_each_of_them() {
+    const ROWS: u64 = 3000;
+    let columns: Vec<Column> = (0..5).map(|c| Column::dense(c * ROWS * 4, 4)).collect();
+    let belongs = |row: u64, to: u64| row.is_multiple_of(3) || row % 4 == to;
+    let hashed = |to| Shape::bitmapped(&columns, &Bitmap::of(ROWS, |row| belongs(row, to)), Order::Rows).unwrap();
+    let listed = |to: u64| {
+        let rows: Vec<u64> = (0..ROWS).filter(|row| belongs(*row, to)).map(|row| row * 20).collect();
+        Shape::mapped(rows, &[Run::new(0, 8), Run::new(12, 4)]).unwrap()
+    };
+    for (tile_bytes, way) in [900, 1 << 20].into_iter().flat_map(|tile| [Way::Copy, Way::Gather].map(|way| (tile, way)))
+    {
+        let kinds: [&dyn Fn(u64) -> Shape; 2] = [&hashed, &listed];
+        for kind in kinds {
+            let mut delivery = delivery(4);
+            let shapes: Vec<Arc<Shape>> = (0..4).map(|to| Arc::new(kind(to))).collect();
+            let view = Terms { force: Some(Force::Way(way)), ..Terms::default() };
+            let sharing = Sharing::Allowed;
+            let terms = SharedTerms { tile_bytes, balance: Balance::Any, view, sharing };
+            let came = delivery.send_shared(&shapes, &terms).unwrap();
+            for (shape, came) in shapes.iter().zip(came) {
+                assert!(came == messages(delivery.memory(), shape), "{shape:?} by {way:?}");
+            }
+        }
+    }
+}
+
+/// A column that is compressed by a dictionary: codes say which value each row has, and values arrive, in the order of the rows
+/// (d-rdma §6 DR-M53). Neither end writes the column that the codes stand for.
+#[test]
+fn values_of_a_dictionary_arrive_decoded() {
+    const WIDTH: u64 = 24;
+    // As bits of a hash: runs of one code, and codes that nobody has.
+    let codes: Vec<u8> =
+        (0..2000u64).map(|row| ((row / 3).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as u8 % 11).collect();
+    for dictionary in [0, 4096] {
+        let rows: Vec<u64> = codes.iter().map(|code| dictionary + u64::from(*code) * WIDTH).collect();
+        let shape = Arc::new(Shape::mapped(rows, &[Run::new(0, WIDTH)]).unwrap());
+        for way in [Way::Copy, Way::Gather] {
+            let mut delivery = delivery(1);
+            let came = delivery.send(&shape, Some(Some(Force::Way(way)))).unwrap();
+            let value = |code: &u8| {
+                let at = dictionary as usize + usize::from(*code) * WIDTH as usize;
+                delivery.memory()[at..at + WIDTH as usize].to_vec()
+            };
+            assert!(came == codes.iter().map(value).collect::<Vec<_>>(), "{way:?}");
         }
     }
 }

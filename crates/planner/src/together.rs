@@ -16,11 +16,28 @@ impl Planner {
     /// # Errors
     /// As [`plan`](Self::plan), with the place of the shape.
     pub fn plan_together(&self, shapes: &[&Shape], terms: &Terms) -> Result<Vec<ViewPlan>, (usize, PlanError)> {
+        self.together(shapes, terms, self.dealt(shapes))
+    }
+
+    /// As [`plan_together`](Self::plan_together), for shapes that have bytes in common: those are not dealt out, but packed for each
+    /// stretch by stretch, and read from memory once for all of them (d-rdma §6 DR-M59).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_overlapping(&self, shapes: &[&Shape], terms: &Terms) -> Result<Vec<ViewPlan>, (usize, PlanError)> {
+        self.together(shapes, terms, None)
+    }
+
+    fn together(
+        &self,
+        shapes: &[&Shape],
+        terms: &Terms,
+        dealt: Option<f64>,
+    ) -> Result<Vec<ViewPlan>, (usize, PlanError)> {
         let mut alone = Vec::with_capacity(shapes.len());
         let mut together = Vec::with_capacity(shapes.len());
         let mut apart = Vec::with_capacity(shapes.len());
         let mut passes = Vec::with_capacity(shapes.len());
-        let dealt = self.dealt(shapes);
         for (index, shape) in shapes.iter().enumerate() {
             let named = |error| (index, error);
             let mut plan = ViewPlan::default();
@@ -184,6 +201,26 @@ mod tests {
         // What nobody measured is not priced so, and other columns are not dealt.
         let one = Shape::contiguous(0, 4).unwrap();
         assert_eq!((plain.dealt(&[&one]), dealing.dealt(&[&one])), (None, None));
+    }
+
+    #[test]
+    fn what_several_want_is_not_dealt_and_still_paid_once() {
+        let plain = device();
+        // Dealing is next to nothing here, so who prices it chooses it.
+        let bends = Bends { deal_value_ns: 0.01, ..plain.profile().bends.clone() };
+        let dealing = Planner::new(plain.capabilities().clone(), Profile { bends, ..plain.profile().clone() });
+        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let some = dealt(2);
+        // Everybody gets the same rows.
+        let shapes = [&some[0]; 8];
+        let ns = |plans: Vec<ViewPlan>| plans.iter().map(|plan| plan.chosen().ns).sum::<f64>();
+        let overlapping = ns(dealing.plan_overlapping(&shapes, &forced).unwrap());
+        assert_eq!(overlapping, ns(plain.plan_together(&shapes, &forced).unwrap()), "priced by stretches");
+        assert!(overlapping > ns(dealing.plan_together(&shapes, &forced).unwrap()));
+        let alone = 8.0 * plain.plan(&some[0], &forced).unwrap().chosen().ns;
+        let pass = ROWS as f64 * 5.0 * 0.4;
+        let saved = 7.0 * pass * (1.0 - PASS_AGAIN);
+        assert!((alone - overlapping - saved).abs() < saved / 1000.0, "{alone} {overlapping} {saved}");
     }
 
     #[test]

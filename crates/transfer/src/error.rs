@@ -81,7 +81,7 @@ pub enum DeclareError {
         error: MemoryError,
     },
     /// Two destinations of a shared send would get the same bytes.
-    #[error("destinations {first} and {second} overlap at byte {at}; each byte goes to one destination")]
+    #[error("destinations {first} and {second} overlap at byte {at}; give each byte to one, or allow overlaps")]
     Overlap {
         /// One destination.
         first: usize,

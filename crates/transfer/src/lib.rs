@@ -62,4 +62,4 @@ pub use ring::{Ring, RingOptions};
 pub use scatter::Scatter;
 pub use send::DeclaredSend;
 pub use sending::Sending;
-pub use shared::{Balance, Destination, SharedSend, SharedTerms};
+pub use shared::{Balance, Destination, SharedSend, SharedTerms, Sharing};

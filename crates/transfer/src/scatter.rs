@@ -13,7 +13,7 @@ use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::options::{Buffers, Options};
 use crate::sending::{Rest, Sending};
-use crate::shared::{Balance, Destination, SharedSend, SharedTerms};
+use crate::shared::{Balance, Destination, SharedSend, SharedTerms, Sharing};
 
 /// Connections to several listeners, for shuffles: every destination's rows in one pass over the table.
 ///
@@ -38,6 +38,7 @@ use crate::shared::{Balance, Destination, SharedSend, SharedTerms};
 pub struct Scatter {
     sending: Sending,
     balance: Balance,
+    sharing: Sharing,
 }
 
 impl Scatter {
@@ -68,12 +69,17 @@ impl Scatter {
             let connected = deadline.left(endpoint.clock()).and_then(|left| endpoint.connect(name, left));
             sending.add(connected.map_err(|reason| Error::Destination { destination, reason })?);
         }
-        Ok(Scatter { sending, balance: Balance::Equal })
+        Ok(Scatter { sending, balance: Balance::Equal, sharing: Sharing::Refused })
     }
 
     /// Whether destinations may have different numbers of elements: as many each, unless said otherwise.
     pub fn set_balance(&mut self, balance: Balance) {
         self.balance = balance;
+    }
+
+    /// Whether a byte may go to several destinations: to one, unless said otherwise.
+    pub fn set_sharing(&mut self, sharing: Sharing) {
+        self.sharing = sharing;
     }
 
     /// Sends each destination its shape of the common memory, which is read once, tile by tile. The messages are
@@ -82,7 +88,7 @@ impl Scatter {
     ///
     /// # Errors
     /// Nothing is sent when there are not as many shapes as destinations, a shape leaves the memory, or two have a
-    /// byte in common or different numbers of elements. When a connection has ended. At the deadline as [`Channel::send`](crate::Channel::send).
+    /// byte in common or different numbers of elements that are not allowed to. When a connection has ended. At the deadline as [`Channel::send`](crate::Channel::send).
     pub fn send(
         &mut self,
         memory: &Arc<Buffer>,
@@ -102,7 +108,8 @@ impl Scatter {
         let mut deadline = Deadline::within(within);
         self.sending.make_way(&mut deadline)?;
         self.sending.look_how_far();
-        let terms = SharedTerms { view: *self.sending.terms(), balance: self.balance, ..SharedTerms::default() };
+        let (view, balance, sharing) = (*self.sending.terms(), self.balance, self.sharing);
+        let terms = SharedTerms { view, balance, sharing, ..SharedTerms::default() };
         let (planner, capabilities) = (self.sending.planner(), self.sending.endpoint.capabilities());
         let send = SharedSend::new(memory, &destinations, Some(planner), capabilities, &terms)?;
         let plans = send.plans().flatten().cloned().collect();

@@ -4,7 +4,8 @@
 //! others'. Sent one destination after another, the table is read as often as there are destinations, since each has
 //! something in nearly every cache line. Here all are sent tile by tile: a tile of rows, small enough to stay in the
 //! cache, is packed for every destination before the next one is touched, so the table is read once. What
-//! arrives are the messages that separate sends would have brought.
+//! arrives are the messages that separate sends would have brought. Destinations have no byte in common unless
+//! [`Sharing::Allowed`] says that they may.
 
 use std::sync::Arc;
 
@@ -41,6 +42,17 @@ pub enum Balance {
     Any,
 }
 
+/// Whether destinations may get the same bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each byte goes to one destination, as in a shuffle: what is in two by mistake is refused.
+    #[default]
+    Refused,
+    /// Rows go to as many destinations as want them, as where they are replicated or broadcast (d-rdma §6 DR-M59). A table whose
+    /// destinations have no row in common is dealt all the same.
+    Allowed,
+}
+
 /// How to send to several.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedTerms {
@@ -48,13 +60,20 @@ pub struct SharedTerms {
     pub view: Terms,
     /// Whether destinations may have different numbers of elements.
     pub balance: Balance,
+    /// Whether destinations may get the same bytes.
+    pub sharing: Sharing,
     /// Bytes of a tile of the common memory, gaps included: less than the second-level cache.
     pub tile_bytes: u64,
 }
 
 impl Default for SharedTerms {
     fn default() -> Self {
-        Self { view: Terms::default(), balance: Balance::default(), tile_bytes: TILE_BYTES }
+        Self {
+            view: Terms::default(),
+            balance: Balance::default(),
+            sharing: Sharing::default(),
+            tile_bytes: TILE_BYTES,
+        }
     }
 }
 
@@ -87,8 +106,8 @@ impl SharedSend {
     /// as far as gather lists reach.
     ///
     /// # Errors
-    /// [`DeclareError`], naming the destination, for regions that leave the memory or overlap, for
-    /// different numbers of elements, and for messages longer than a request.
+    /// [`DeclareError`], naming the destination, for regions that leave the memory, for those that overlap or have different
+    /// numbers of elements where the terms do not allow it, and for messages longer than a request.
     pub fn new(
         memory: &Arc<Buffer>,
         destinations: &[Destination],
@@ -97,13 +116,14 @@ impl SharedSend {
         terms: &SharedTerms,
     ) -> Result<Self, DeclareError> {
         let regions = regions(memory, destinations, terms.balance)?;
+        let apart = apart(destinations, terms.sharing)?;
         let tiles =
             regions.iter().map(|region| touched(region.shape())).max().unwrap_or(0).div_ceil(terms.tile_bytes.max(1));
         let mut tiles = tiles.max(1);
         let shares = shares_lines(&regions, tiles);
         let view = Terms { warm: terms.view.warm || shares, ..terms.view };
-        let mut plans =
-            planner.map(|planner| planned(planner, &regions, &view, shares)).transpose()?.into_iter().flatten();
+        let plans = planner.map(|planner| planned(planner, &regions, &view, shares, apart)).transpose()?;
+        let mut plans = plans.into_iter().flatten();
         let mut parts = Vec::with_capacity(regions.len());
         for (region, to) in regions.into_iter().zip(destinations) {
             let plan = plans.next();
@@ -112,7 +132,8 @@ impl SharedSend {
         }
         let packed = wanting(&parts).all(|part| part.send.fills());
         let wanted: Vec<Region> = wanting(&parts).map(|part| part.send.region().clone()).collect();
-        let dealt = dealer(&wanted).filter(|_| packed).map(|dealer| dealer.row());
+        // A row that several want is dealt value by value, which takes longer than a stretch of it for each.
+        let dealt = dealer(&wanted).filter(|_| packed && apart).map(|dealer| dealer.row());
         if dealt.is_some() {
             tiles = 1;
         } else if parts.iter().all(|part: &Part| part.send.fills()) {
@@ -304,12 +325,21 @@ fn dealer(regions: &[Region]) -> Option<Dealer<'_>> {
     Dealer::new(regions.first()?.memory(), &shapes).ok().flatten()
 }
 
-/// A plan for each region: for all of them at once, if they lie in the same cache lines.
-fn planned(planner: &Planner, regions: &[Region], terms: &Terms, shares: bool) -> Result<Vec<ViewPlan>, DeclareError> {
+/// A plan for each region: for all of them at once, if they lie in the same cache lines. `apart`: no two have a byte in common.
+fn planned(
+    planner: &Planner,
+    regions: &[Region],
+    terms: &Terms,
+    shares: bool,
+    apart: bool,
+) -> Result<Vec<ViewPlan>, DeclareError> {
     let named = |(index, error)| DeclareError::Plan { field: format!("destination {index}"), error };
     let shapes = regions.iter().map(|region| &**region.shape());
     if shares {
-        return planner.plan_together(&shapes.collect::<Vec<_>>(), terms).map_err(named);
+        let shapes: Vec<&Shape> = shapes.collect();
+        let plans =
+            if apart { planner.plan_together(&shapes, terms) } else { planner.plan_overlapping(&shapes, terms) };
+        return plans.map_err(named);
     }
     let plan = |(index, shape)| planner.plan(shape, terms).map_err(|error| named((index, error)));
     shapes.enumerate().map(plan).collect()
@@ -327,15 +357,15 @@ fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance)
             return Err(DeclareError::Elements { destination: index, elements, expected });
         }
     }
-    check_disjoint(destinations)?;
     Ok(regions)
 }
 
-fn check_disjoint(destinations: &[Destination]) -> Result<(), DeclareError> {
+/// Whether no two destinations have a byte in common.
+fn apart(destinations: &[Destination], sharing: Sharing) -> Result<bool, DeclareError> {
     let shapes: Vec<&Shape> = destinations.iter().map(|to| &*to.shape).collect();
-    match shared_byte(&shapes) {
-        Some(Overlap { first, second, at }) => Err(DeclareError::Overlap { first, second, at }),
-        None => Ok(()),
+    match (shared_byte(&shapes), sharing) {
+        (Some(Overlap { first, second, at }), Sharing::Refused) => Err(DeclareError::Overlap { first, second, at }),
+        (shared, _) => Ok(shared.is_none()),
     }
 }
 

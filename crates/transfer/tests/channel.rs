@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Segment};
 use overside_planner::{Force, Goal, Profile, Terms, Way};
 use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
-use overside_transfer::{Buffers, Channel, Error, Listener, Options, Scatter};
+use overside_transfer::{Buffers, Channel, Error, Listener, Options, Scatter, Sharing};
 use overside_verbs::VerbsError;
 
 use ends::{PATIENCE, TRANSPORTS, fresh_name, provider};
@@ -154,11 +154,30 @@ fn a_scatter_brings_each_destination_its_rows() {
     let twice = [shapes[0].clone(), shapes[1].clone(), shapes[0].clone()];
     let error = scatter.send(&memory, &twice, PATIENCE).unwrap_err().to_string();
     assert!(error.starts_with("destinations 0 and 2 overlap"), "{error}");
+    assert!(error.ends_with("allow overlaps"), "{error}");
     let error = scatter.send(&memory, &shapes[..2], PATIENCE).unwrap_err().to_string();
     assert!(error.starts_with("shapes: 2 for 3 destinations; give one for each"), "{error}");
     assert!(there[0].receive(Duration::ZERO).is_err(), "nothing was sent");
     // What was refused is not waited for.
     scatter.flush(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn a_scatter_brings_several_the_same_rows_where_that_is_allowed() {
+    let (mut scatter, mut there) = scattered("shm", 3);
+    let memory = patterned(scatter.allocate(2 * 4 * 30_000).unwrap());
+    let thirds = thirds();
+    let shapes = [thirds[0].clone(), thirds[1].clone(), thirds[0].clone()];
+    scatter.set_sharing(Sharing::Allowed);
+    assert_eq!(scatter.send(&memory, &shapes, PATIENCE).unwrap().len(), 3);
+    for (channel, shape) in there.iter_mut().zip(&shapes) {
+        for expected in messages(&memory, shape) {
+            let message = channel.receive(PATIENCE).unwrap();
+            assert!(message[..] == expected[..]);
+            channel.recycle(message).unwrap();
+        }
+    }
+    scatter.flush(PATIENCE).unwrap();
 }
 
 /// Two columns of 30,000 values, of which row i goes to destination i % 3.
