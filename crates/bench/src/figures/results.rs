@@ -132,7 +132,12 @@ mod tests {
             ("SEND 100 B", 4, 40),
             ("SEND 1000 B", 1, 20),
             ("SEND 1000 B", 4, 50),
+            ("WRITE 100 B", 1, 10),
+            ("WRITE 100 B", 4, 40),
+            ("WRITE 1000 B", 1, 20),
+            ("WRITE 1000 B", 4, 50),
             ("READ 100 B", 1, 9),
+            ("READ 1000 B", 1, 19),
         ] {
             let sample = Sample { bytes, wall_ns: 10, sender_ns: 5, ..Sample::default() };
             figure.points.push(Point::of(series, x, vec![sample; 5], &[]));
