@@ -7,7 +7,7 @@ use crate::output::{self, grouped};
 use crate::signals::Signals;
 use anyhow::Result;
 use overside::table::client::Client;
-use overside::table::wire::{DataStatus, GovernorStatus, MODES, PiecePrice, PriceList, ServerStats, TableInfo};
+use overside::table::wire::{DataStatus, GovernorStatus, Held, MODES, PiecePrice, PriceList, ServerStats, TableInfo};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -47,12 +47,13 @@ struct Look {
     stats: ServerStats,
     data: Option<DataStatus>,
     prices: Option<PriceList>,
+    held: Option<Held>,
 }
 
 impl Look {
     fn new(client: &mut Client) -> Result<Look> {
         let (tables, stats, data, prices) = (client.tables()?, client.stats()?, client.status()?, client.prices()?);
-        Ok(Look { at: Instant::now(), tables, stats, data, prices })
+        Ok(Look { at: Instant::now(), tables, stats, data, prices, held: client.held()? })
     }
 
     fn print(&self, args: &Status, before: Option<&Look>) -> Result<()> {
@@ -70,6 +71,7 @@ impl Look {
                     "committed": stats.bytes_committed,
                     "allocated": stats.bytes_allocated,
                     "pinned": stats.bytes_pinned,
+                    "held": self.held.as_ref().map(holding),
                 },
                 "cpu_s": stats.cpu_ns as f64 / 1e9,
                 "data": self.data.as_ref().map(described),
@@ -116,13 +118,14 @@ impl Look {
         format!(
             "\nserver      process {}, {:.1} s of processor time\n\
              connections {}{waiting}{closed}\n\
-             memory      {} bytes, {} of them in use, {} held by scans\n{rates}",
+             memory      {} bytes, {} of them in use, {} held by scans{}\n{rates}",
             stats.pid,
             stats.cpu_ns as f64 / 1e9,
             grouped(stats.connections),
             grouped(stats.bytes_committed),
             grouped(stats.bytes_allocated),
             grouped(stats.bytes_pinned),
+            self.held.as_ref().map_or(String::new(), held),
         )
     }
 
@@ -170,6 +173,25 @@ fn shown(status: &DataStatus) -> String {
         grouped(status.checkpoints),
         paced(&status.governor),
     )
+}
+
+/// What is held beside what scans hold, and who stalls.
+fn held(held: &Held) -> String {
+    let stall = held.stall.as_ref().map_or(String::new(), |stall| {
+        let seconds = stall.ns as f64 / 1e9;
+        format!("; thread {} has been inside table {} for {seconds:.1} s", stall.thread, stall.table)
+    });
+    format!(", {} by readers and writers{stall}", grouped(held.by_epochs))
+}
+
+fn holding(held: &Held) -> Value {
+    let stall = held.stall.as_ref();
+    json!({
+        "pins": held.pins,
+        "pinned_bytes": held.by_pins,
+        "epochs_bytes": held.by_epochs,
+        "stall": stall.map(|stall| json!({ "table": stall.table, "thread": stall.thread, "s": stall.ns as f64 / 1e9 })),
+    })
 }
 
 /// What sending is thought to cost, server and client apart.

@@ -44,7 +44,10 @@ fn tables_are_listed_described_and_dropped() {
     let prices = &server.json(&["status", "@"])["prices"];
     assert!(prices["source"].is_string() && prices["request_ns"]["server"].as_f64().unwrap() > 0.0, "{prices}");
     assert_eq!(prices["pieces"][0]["bytes"], 128);
+    let held = &server.json(&["status", "@"])["memory"]["held"];
+    assert!(["pins", "pinned_bytes", "epochs_bytes"].iter().all(|field| held[field].is_u64()), "{held}");
     let status = server.ok(&["status", "@"]);
+    assert!(status.contains(" held by scans, ") && status.contains(" by readers and writers\n"), "{status}");
     assert!(status.contains("\nprices      ") && status.contains("16,384 bytes: copied "), "{status}");
     assert!(server.fails(&["describe", "@", "absent"]).contains("absent"));
 
