@@ -62,12 +62,19 @@ impl Installed for Redis {
             Family::Unix => vec!["-s".into(), way.server.folder.join("socket").display().to_string()],
         };
         arguments.extend(["--csv", "-t", "get", "-n"].map(str::to_owned));
-        arguments.push(work.count.to_string());
+        let count = whole_pipelines(work.count);
+        arguments.push(count.to_string());
         arguments.extend(work.arguments.iter().map(|word| (*word).to_owned()));
         let ended = keeper.must(&client(&self.benchmark, arguments, way, None))?;
         let per_s = rate(&ended.said).with_context(|| format!("redis-benchmark said {:?}", ended.said))?;
-        Ok((work.count, (work.count as f64 * 1e9 / per_s) as u64))
+        Ok((count, (count as f64 * 1e9 / per_s) as u64))
     }
+}
+
+/// So many requests that no part of a pipeline is left over. redis-benchmark would send a whole one for that, and have more answers than
+/// it was to ask for. If its clock ticks when it has the last, four times a second, it says that all clients have disconnected, and fails.
+fn whole_pipelines(count: u64) -> u64 {
+    count.next_multiple_of(PIPELINE)
 }
 
 /// Requests a second, from the line `"GET","123456.78",…`.
@@ -76,6 +83,8 @@ fn rate(said: &str) -> Option<f64> {
     line.split('"').next()?.parse().ok().filter(|rate| *rate > 0.0)
 }
 
+/// The most that a client has under way.
+const PIPELINE: u64 = 16;
 /// Clients and requests under way of each.
 const WORK: [(&str, &[&str]); 4] = [
     (super::GET_1, &["-c", "1"]),
@@ -94,5 +103,16 @@ mod tests {
         assert_eq!(rate(said), Some(20833.33));
         assert_eq!(rate("\"GET\",\"0.00\""), None);
         assert_eq!(rate("Could not connect"), None);
+    }
+
+    #[test]
+    fn requests_fill_the_pipelines_of_all_series() {
+        for (name, words) in WORK {
+            let depth = words.iter().skip_while(|word| **word != "-P").nth(1).map_or(1, |depth| depth.parse().unwrap());
+            for count in [1, 15, 16, 2000, 71_685] {
+                let asked = whole_pipelines(count);
+                assert!(asked >= count && asked.is_multiple_of(depth), "{name}: {asked} for {count}");
+            }
+        }
     }
 }
