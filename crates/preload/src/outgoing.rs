@@ -30,10 +30,10 @@ pub(crate) fn once(held: &mut LockHeld<'_>, fd: c_int, from: &mut Cursor<'_>) ->
     let Some(shared) = held.ring() else { return Step::Plain };
     let direction = held.end;
     if !held.outgoing.has_left() && shared.has_failed() {
-        if let Some(error) = fallback::lose(held, fd, &shared) {
-            return Step::Error(error);
-        }
-        return Step::Plain;
+        return fallback::lose(held, fd, &shared).map_or(Step::Plain, Step::Error);
+    }
+    if is_still_full(held, fd, &shared) {
+        return Step::Full;
     }
     if !held.outgoing.has_begun() && !begin_direction(held, &shared) {
         if shared.tail(direction).load(Ordering::Acquire) & SWITCHED != 0 {
@@ -93,6 +93,17 @@ pub(crate) fn once(held: &mut LockHeld<'_>, fd: c_int, from: &mut Cursor<'_>) ->
         }
     }
     Step::Bytes(bytes as usize)
+}
+
+/// To find the ring as full as before changes nothing: the program may jump out of it, again and again while it waits for room.
+fn is_still_full(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
+    let peer = held.peer();
+    held.outgoing.is_in_ring()
+        && held.outgoing.owed() == 0
+        && !held.connection.is_tagged()
+        && held.out.is_still_full(shared, held.end, spin::now_ns)
+        && shared.left(peer).load(Ordering::SeqCst) | shared.gone(peer).load(Ordering::Relaxed) == 0
+        && !kernel::is_over(fd)
 }
 
 /// The ring is full. When the receiver has not taken anything for some milliseconds, the sender goes on in a ring that holds what

@@ -218,6 +218,16 @@ impl Sender {
         self.head - before
     }
 
+    /// It was found full, and a look tells that nothing has come of that: the receiver is where it was, and no other ring is due. Where
+    /// memory for one is asked for each time, the answer is no.
+    pub(crate) fn is_still_full(&self, shared: &SharedMemory, direction: usize, now_ns: impl FnOnce() -> u64) -> bool {
+        self.room_beyond.is_none()
+            && self.home.now != Ring::Small
+            && self.room() == 0
+            && shared.tail(direction).load(Ordering::Acquire) == self.tail
+            && (!self.may_deepen() || self.full_since_ns.is_some_and(|since| now_ns().saturating_sub(since) < FULL_NS))
+    }
+
     /// It was found full, and no byte has gone on its way since.
     pub(crate) fn was_full(&self) -> bool {
         self.full_since_ns.is_some()

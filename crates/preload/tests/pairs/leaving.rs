@@ -305,7 +305,7 @@ pub(crate) fn cancelled_senders(side: Side, log: &mut Log) {
     }
 }
 
-/// A signal handler jumps out of a send that has no room.
+/// A signal handler jumps out of a send that has no room, and again and again out of those that find none: nothing is changed by that.
 pub(crate) fn jumps_out_of_a_send(side: Side, log: &mut Log) {
     side.warm_up();
     much();
@@ -321,6 +321,9 @@ pub(crate) fn jumps_out_of_a_send(side: Side, log: &mut Log) {
             continue;
         }
         log.say(jump::out_of(jump::SEND, one.fd, 0, 100_000));
+        for micros in 0..50 {
+            assert_eq!(jump::out_of(jump::SENDS, one.fd, 0, 7 * micros), -77);
+        }
         send_all(side.fd, &[round]);
         send_all(one.fd, &[9]);
         one.exchange(5);
