@@ -301,6 +301,8 @@ pub fn batch_of(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)]
 fn parse(said: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for text in said.lines() {
+        // On one processor the test's name stands before the first line.
+        let text = text.strip_prefix("test asked ... ").unwrap_or(text);
         if let (Some(Line::Failed { why, .. }), true) = (lines.last_mut(), text.starts_with("    ")) {
             let _ = write!(why, "\n{text}");
         }
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn lines_are_told_from_what_a_test_says() {
-        let said = "\nrunning 1 test\nseed 3 trace 00ff\n  did kill=2|scan: copy=0\nseed 4 FAILS: no order\n    1 to 2\n    3\ntest asked ... ok\n";
+        let said = "\nrunning 1 test\ntest asked ... seed 3 trace 00ff\n  did kill=2|scan: copy=0\nseed 4 FAILS: no order\n    1 to 2\n    3\ntest asked ... ok\n";
         let did = vec![("kill".to_owned(), 2), ("scan: copy".to_owned(), 0)];
         let held = Line::Held { seed: 3, trace: "00ff".into(), did };
         let failed = Line::Failed { seed: 4, why: "no order\n    1 to 2\n    3".into() };
