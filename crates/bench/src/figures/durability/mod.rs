@@ -29,6 +29,8 @@ use std::{fs, path::Path, thread, time::Duration};
 pub use ours::{Batches, Ground, Ours, Values};
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
+    let room = folder::room(&folder::parent(setting.dir)?, if setting.quick { ROOM_QUICK } else { ROOM })?;
+    setting.progress.tell(&format!("durability: {room}"));
     let place = DataFolder::new(setting.dir)?;
     let folder = place.folder();
     let mut figure = Figure::new("durability", setting.over.name(), "Tables That Survive");
@@ -320,3 +322,6 @@ const TAIL: f64 = 0.999;
 /// Writes that a log has under way at most.
 const WRITES: usize = 4;
 const IDLE_ROUNDS: usize = 5;
+/// Bytes on the disk at most: segments of each log, checkpoints, and the tables that are recovered.
+const ROOM: u64 = 7 << 30;
+const ROOM_QUICK: u64 = 3 << 30;
