@@ -15,7 +15,8 @@ pub struct Job {
     pub name: &'static str,
     /// How cargo builds its programs, one command after another.
     builds: &'static [&'static [&'static str]],
-    /// Which of what that builds are needed: a target's name, and the program's name in the guest.
+    /// Which of what that builds are needed: a target's name, behind its package's folder where other packages have one of
+    /// that name, and the program's name in the guest.
     programs: &'static [(&'static str, &'static str)],
     /// Programs of this host that come along where they are installed; the script does without those that are not.
     borrowed: &'static [&'static str],
@@ -30,13 +31,29 @@ pub struct Job {
 pub const JOBS: [Job; 6] = [
     Job {
         name: "conformance",
-        builds: &[&["test", "--no-run", "--package", "overside-ibv", "--tests"]],
+        builds: &[&[
+            "test",
+            "--no-run",
+            "--workspace",
+            "--exclude",
+            "overside-peers",
+            "--test",
+            "conformance",
+            "--test",
+            "declared",
+            "--test",
+            "holds",
+            "--test",
+            "hostile",
+            "--test",
+            "fork",
+        ]],
         programs: &[
-            ("conformance", "conformance"),
-            ("declared", "declared"),
-            ("holds", "holds"),
-            ("hostile", "hostile"),
-            ("fork", "fork"),
+            ("ibv/conformance", "conformance"),
+            ("ibv/declared", "declared"),
+            ("ibv/holds", "holds"),
+            ("ibv/hostile", "hostile"),
+            ("ibv/fork", "fork"),
         ],
         borrowed: &[],
         script: include_str!("conformance.sh"),
@@ -72,7 +89,7 @@ pub const JOBS: [Job; 6] = [
     },
     Job {
         name: "apart",
-        builds: &[COMMAND, LIBRARY],
+        builds: &[COMMAND],
         programs: &[("overside", "overside"), ("overside_preload", "liboverside_preload.so")],
         borrowed: &["redis-server", "redis-benchmark", "redis-cli"],
         script: include_str!("apart.sh"),
@@ -81,7 +98,7 @@ pub const JOBS: [Job; 6] = [
     },
     Job {
         name: "between",
-        builds: &[&["test", "--no-run", "--package", "overside-ibv", "--test", "between"], COMMAND, DECLARE],
+        builds: &[&["test", "--no-run", "--workspace", "--exclude", "overside-peers", "--test", "between"], COMMAND],
         programs: &[("between", "between"), ("overside", "overside"), ("declare", "declare")],
         borrowed: &[],
         script: include_str!("between.sh"),
@@ -99,10 +116,9 @@ pub const POWER: Job = Job {
     machines: 1,
     limit_s: 600,
 };
-/// Optimised: the processor is emulated.
-const COMMAND: &[&str] = &["build", "--release", "--package", "overside-cli"];
-const DECLARE: &[&str] = &["build", "--release", "--package", "overside", "--example", "declare"];
-const LIBRARY: &[&str] = &["build", "--release", "--package", "overside-preload"];
+/// Optimised: the processor is emulated. All at once, as `.ci/run` has them: a package alone has dependencies with other
+/// features, and would be built again.
+const COMMAND: &[&str] = &["build", "--release", "--bins", "--lib", "--examples"];
 const PAIRS: &[&str] = &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs"];
 
 /// Builds a job's programs and packs them with their libraries; where the archive is.
@@ -148,10 +164,15 @@ fn build(root: &Path, arguments: &[&str]) -> Result<String> {
 
 /// The program, or the library to be loaded, that cargo says it has built of a target.
 fn executable(messages: &str, target: &str) -> Option<PathBuf> {
+    let (folder, target) = target.rsplit_once('/').unwrap_or(("", target));
+    let manifest = format!("/{folder}/Cargo.toml");
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message["target"]["name"] == target)
+        .filter(|message| {
+            folder.is_empty() || message["manifest_path"].as_str().is_some_and(|path| path.ends_with(&manifest))
+        })
         .find_map(|message| {
             let files = message["filenames"].as_array().into_iter().flatten().filter_map(|file| file.as_str());
             let library = files.into_iter().find(|file| file.ends_with(".so")).map(PathBuf::from);
@@ -172,6 +193,12 @@ mod tests {
         );
         assert_eq!(executable(messages, "conformance"), Some(PathBuf::from("/t/conformance-1")));
         assert_eq!(executable(messages, "other"), None);
+        let two = concat!(
+            "{\"target\":{\"name\":\"fork\"},\"manifest_path\":\"/r/tcp/Cargo.toml\",\"executable\":\"/t/fork-1\"}\n",
+            "{\"target\":{\"name\":\"fork\"},\"manifest_path\":\"/r/ibv/Cargo.toml\",\"executable\":\"/t/fork-2\"}\n",
+        );
+        assert_eq!(executable(two, "ibv/fork"), Some(PathBuf::from("/t/fork-2")));
+        assert_eq!(executable(two, "bv/fork"), None);
         let library =
             "{\"target\":{\"name\":\"l\"},\"executable\":null,\"filenames\":[\"/t/libl.rlib\",\"/t/libl.so\"]}";
         assert_eq!(executable(library, "l"), Some(PathBuf::from("/t/libl.so")));

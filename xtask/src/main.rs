@@ -38,6 +38,9 @@ const USAGE: &str = "usage: cargo xtask tidy | cargo xtask papers [--check] | ca
      cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [--but CRATE]... [CRATE/TARGET]... | \
      cargo xtask torture --help | cargo xtask sim --help";
 
+/// The packages of the README's test command: what is built of all of them at once need not be built again for one alone.
+const TESTED: [&str; 3] = ["--workspace", "--exclude", "overside-peers"];
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {

@@ -152,7 +152,7 @@ impl Search<'_> {
         } else {
             sim::with_mutants(self.root, &mut cargo);
         }
-        let program = sim::built(&mut cargo)?;
+        let program = sim::built(&mut cargo, &test.package)?;
         let program = program.with_context(|| format!("cargo builds no test of {} {:?}", test.package, test.target))?;
         self.programs.insert(key, program.clone());
         Ok(program)

@@ -163,12 +163,12 @@ pub fn build(root: &Path, mutants: bool) -> Result<Vec<Suite>> {
     }
     let mut suites = Vec::new();
     for package in packages {
-        let mut cargo = cargo_test(root, &package);
+        let mut cargo = if mutants { cargo_test(root, &package) } else { cargo_tests(root) };
         cargo.args(["--test", "sim"]);
         if mutants {
             with_mutants(root, &mut cargo);
         }
-        let program = built(&mut cargo)?;
+        let program = built(&mut cargo, &package)?;
         let program = program.with_context(|| format!("cargo names no program for the simulation of {package}"))?;
         suites.push(Suite { package, program });
     }
@@ -177,8 +177,21 @@ pub fn build(root: &Path, mutants: bool) -> Result<Vec<Suite>> {
 
 /// What compiles tests of a package and runs none.
 pub fn cargo_test(root: &Path, package: &str) -> Command {
+    let mut cargo = compiles_tests(root);
+    cargo.args(["--package", package]);
+    cargo
+}
+
+/// What compiles tests of all packages: whoever ran the tests has built them already.
+fn cargo_tests(root: &Path) -> Command {
+    let mut cargo = compiles_tests(root);
+    cargo.args(crate::TESTED);
+    cargo
+}
+
+fn compiles_tests(root: &Path) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--quiet", "--no-run", "--message-format=json", "--package", package]).current_dir(root);
+    cargo.args(["test", "--quiet", "--no-run", "--message-format=json"]).current_dir(root);
     cargo
 }
 
@@ -188,17 +201,24 @@ pub fn with_mutants(root: &Path, cargo: &mut Command) {
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
 }
 
-/// The program that such a command makes.
-pub fn built(cargo: &mut Command) -> Result<Option<PathBuf>> {
+/// The program of a package that such a command makes.
+pub fn built(cargo: &mut Command, package: &str) -> Result<Option<PathBuf>> {
     let built = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !built.status.success() {
         bail!("`{cargo:?}` fails");
     }
     let program = String::from_utf8_lossy(&built.stdout).lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().filter(|_| message["profile"]["test"] == true).map(PathBuf::from)
+        let is_its = message["package_id"].as_str().is_some_and(|id| is_of(id, package));
+        message["executable"].as_str().filter(|_| is_its && message["profile"]["test"] == true).map(PathBuf::from)
     });
     Ok(program)
+}
+
+/// Whether that is how cargo's messages name a package: by its name, or by its folder where that is its name, too.
+fn is_of(id: &str, package: &str) -> bool {
+    let Some((path, version)) = id.rsplit_once('#') else { return false };
+    version.split('@').next() == Some(package) || path.rsplit('/').next() == Some(package)
 }
 
 /// How a program ended, and what it said.
