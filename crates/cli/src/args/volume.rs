@@ -67,7 +67,7 @@ pub struct Create {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
     /// What it lies on: files that are not there yet, volumes of other nodes (ADDR/VOLUME), memory, memory:SIZE,
-    /// volatile:SEED:PATH.
+    /// volatile:SEED:PATH, spindle:10k|15k:PATH.
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
     pub on: Vec<String>,
     /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each, raid5 stripes and a parity.
@@ -440,6 +440,7 @@ Members are paths of files that are not there yet, and `memory` or memory:SIZE, 
 ADDR/VOLUME is a volume of another node, which must be empty, larger by 1M than what lies on it, and used by nobody else. A raid1
 over two nodes goes on without either of them; what is back gets what it has missed.
 volatile:SEED:PATH is a file for tests: whenever it is opened, the seed says which writes are lost that no flush covered.
+spindle:10k:PATH and spindle:15k:PATH are files that answer no sooner than a disk of so many turns a minute would.
 
 concat puts one member behind the other, raid0 cuts stripes and deals them out (faster, and lost with any member), raid1 keeps
 the same on each, raid5 stripes with a parity, of at least three (with both a member may fail).";

@@ -149,6 +149,14 @@ impl Home {
     /// Opens it, and closes it again with nothing left to be settled.
     fn close(&self, name: &str, description: &Description, clock: &Arc<dyn Clock>) -> Result<(), HomeError> {
         let path = self.path(name);
+        // Who changes a volume that is served hears so soon. What else is wrong with members is found below.
+        drop(super::remote::hold(description, &path, clock, DELETE_PATIENCE)?);
+        for (number, (place, _)) in description.members.iter().enumerate() {
+            let opened = place.path().map(|path| open_member(path, description, number, DELETE_PATIENCE));
+            if let Some(Err(error @ HomeError::InUse(_))) = opened {
+                return Err(error);
+            }
+        }
         let mut opened = assemble(description, Some((path.clone(), self.intents(name))), self.around(clock))?;
         close(&mut *opened.device, &path, &**clock)?;
         match opened.about.health.unsettled() {

@@ -14,7 +14,7 @@ use super::description::Description;
 use super::remote::{self, Held, Others, Reached};
 use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
 use crate::members::volatile::SIDE_BYTES;
-use crate::members::{Absent, FileMember, Volatile};
+use crate::members::{Absent, FileMember, Spindle, Volatile};
 use crate::server::{About, WriterRecord, lock};
 
 /// Opens the members, and makes the volume of them. A redundant one does without those that cannot be opened; where the
@@ -215,6 +215,11 @@ fn open_place(
         let seed = seed.wrapping_add(number as u64);
         let opened = Volatile::open(member, Box::new(unflushed), seed, &**clock);
         member = Box::new(opened.map_err(device_of(&side))?.0);
+    }
+    if let Place::Spindle { kind, .. } = place {
+        // Below the checksums: their reads and writes move the arm, too.
+        let turning = Spindle::over(member, kind.times(), clock.clone());
+        member = Box::new(turning.map_err(|error| of(path)(io::Error::other(error)))?);
     }
     match superblock.sums() {
         None => Ok((member, false)),

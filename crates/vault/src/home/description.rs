@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use overside_disk::AtomicFile;
 
 use super::{HomeError, LayoutKind, MEMBERS_MAX, Place, RemotePlace, Superblock, of};
+use crate::members::SpindleKind;
 
 /// What is written down of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +81,10 @@ impl Description {
             "volatile" => {
                 let (seed, path) = rest.split_once(' ')?;
                 (Place::Volatile { seed: seed.parse().ok()?, path: absolute(path)? }, 0)
+            }
+            "spindle" => {
+                let (kind, path) = rest.split_once(' ')?;
+                (Place::Spindle { kind: SpindleKind::parse(kind)?, path: absolute(path)? }, 0)
             }
             "remote" => {
                 let (bytes, place) = rest.split_once(' ')?;
@@ -158,6 +163,7 @@ impl Description {
                 Place::File(path) => writeln!(text, "file {}", path.display()),
                 Place::Memory(_) => writeln!(text, "memory {bytes}"),
                 Place::Volatile { seed, path } => writeln!(text, "volatile {seed} {}", path.display()),
+                Place::Spindle { kind, path } => writeln!(text, "spindle {} {}", kind.name(), path.display()),
                 Place::Remote(remote) => {
                     let _ = writeln!(text, "remote {bytes} {remote}");
                     let keys = [("key-file", &remote.key_file), ("access-key", &remote.access_key)];

@@ -25,6 +25,7 @@ use overside_disk::{AtomicFile, BLOCK_BYTES};
 use overside_verbs::Clock;
 use overside_volume::{ArrayError, Device, DeviceError};
 
+use crate::members::SpindleKind;
 use crate::members::volatile::SIDE_BYTES;
 use crate::server::{About, LastWriter, WriterRecord};
 use assemble::{assemble, format_intents, open_member};
@@ -70,6 +71,13 @@ pub enum Place {
         /// The file. What no flush covered lies beside it.
         path: PathBuf,
     },
+    /// A file that takes the times of a disk that turns.
+    Spindle {
+        /// Which disk's.
+        kind: SpindleKind,
+        /// The file.
+        path: PathBuf,
+    },
     /// A volume of another node, for this alone.
     Remote(RemotePlace),
 }
@@ -78,7 +86,7 @@ impl Place {
     /// The file that it is.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Place::File(path) | Place::Volatile { path, .. } => Some(path),
+            Place::File(path) | Place::Volatile { path, .. } | Place::Spindle { path, .. } => Some(path),
             Place::Memory(_) | Place::Remote(_) => None,
         }
     }
@@ -351,6 +359,7 @@ impl fmt::Display for Place {
             Place::Memory(None) => f.write_str("memory"),
             Place::Memory(Some(bytes)) => write!(f, "memory:{bytes}"),
             Place::Volatile { seed, path } => write!(f, "volatile:{seed}:{}", path.display()),
+            Place::Spindle { kind, path } => write!(f, "spindle:{}:{}", kind.name(), path.display()),
             Place::Remote(remote) => remote.fmt(f),
         }
     }
@@ -410,13 +419,17 @@ fn make_place(
     }
     make_member(&path, superblock)?;
     made.files.push(path.clone());
-    if let Place::Volatile { seed, .. } = place {
-        let side = side_of(&path);
-        make_side(&side)?;
-        made.files.push(side);
-        return Ok((Place::Volatile { seed: *seed, path }, 0));
-    }
-    Ok((Place::File(path), 0))
+    let place = match place {
+        Place::Volatile { seed, .. } => {
+            let side = side_of(&path);
+            make_side(&side)?;
+            made.files.push(side);
+            Place::Volatile { seed: *seed, path }
+        }
+        Place::Spindle { kind, .. } => Place::Spindle { kind: *kind, path },
+        _ => Place::File(path),
+    };
+    Ok((place, 0))
 }
 
 /// A member's file appears under its name with its superblock and all of its room.

@@ -9,5 +9,5 @@ pub mod volatile;
 pub use absent::Absent;
 pub use file::FileMember;
 pub use remote::{Attach, RemoteMember};
-pub use spindle::{Spindle, SpindleTimes};
+pub use spindle::{Spindle, SpindleKind, SpindleTimes};
 pub use volatile::Volatile;

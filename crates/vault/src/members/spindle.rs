@@ -23,6 +23,38 @@ pub struct SpindleTimes {
     pub bytes_per_s: u64,
 }
 
+/// Which disk a member has the times of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpindleKind {
+    /// 10,000 turns a minute.
+    TenK,
+    /// 15,000 turns a minute.
+    FifteenK,
+}
+
+impl SpindleKind {
+    /// By its name: `10k` or `15k`.
+    pub fn parse(name: &str) -> Option<SpindleKind> {
+        [SpindleKind::TenK, SpindleKind::FifteenK].into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            SpindleKind::TenK => "10k",
+            SpindleKind::FifteenK => "15k",
+        }
+    }
+
+    /// What it takes for a request.
+    pub fn times(self) -> SpindleTimes {
+        match self {
+            SpindleKind::TenK => SpindleTimes::TEN_K,
+            SpindleKind::FifteenK => SpindleTimes::FIFTEEN_K,
+        }
+    }
+}
+
 /// A device that ends each request no earlier than a disk would.
 ///
 /// One request after the other, in the order in which they came; no write cache. The times follow from the

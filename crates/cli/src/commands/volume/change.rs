@@ -33,6 +33,7 @@ pub fn replace(args: &ReplaceMember) -> Result<()> {
         // The node may have another folder.
         Place::File(path) => Place::File(std::path::absolute(path)?),
         Place::Volatile { seed, path } => Place::Volatile { seed, path: std::path::absolute(path)? },
+        Place::Spindle { kind, path } => Place::Spindle { kind, path: std::path::absolute(path)? },
         other => other,
     };
     carry_out(&args.of, Alteration::Replace { old: args.old.clone(), new: new.to_string() })
@@ -142,11 +143,8 @@ impl HomeKeeper {
     /// Whoever may change a volume is not to make files all over the host.
     fn is_place(&self, new: &str) -> Result<(), String> {
         let none = MemberKeys { key_file: None, access_key: None };
-        let (Place::File(path) | Place::Volatile { path, .. }) =
-            place(new, &none).map_err(|error| format!("{error:#}"))?
-        else {
-            return Ok(());
-        };
+        let place = place(new, &none).map_err(|error| format!("{error:#}"))?;
+        let Some(path) = place.path() else { return Ok(()) };
         let folder: PathBuf = path.parent().map(Path::to_path_buf).unwrap_or_default();
         if path.is_absolute() && self.home.has_members_in(&folder) {
             return Ok(());

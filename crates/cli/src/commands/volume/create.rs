@@ -3,8 +3,9 @@
 use super::{home, named};
 use crate::args::{Create, MemberKeys, bytes};
 use crate::output::{self, grouped};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use overside::vault::home::{Creation, LayoutKind, Place, RemotePlace};
+use overside::vault::members::SpindleKind;
 use overside::verbs::{Clock, SystemClock};
 use overside::{Address, Transport};
 use serde_json::json;
@@ -60,6 +61,14 @@ pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
             ensure!(!path.is_empty(), "volatile:{seed}: names no file; write volatile:SEED:PATH");
             Ok(Place::Volatile { seed, path: path.into() })
         }
+        Some(("spindle", rest)) => {
+            let (kind, path) = rest.split_once(':').unwrap_or((rest, ""));
+            let kind = SpindleKind::parse(kind).with_context(|| {
+                format!("`{kind}` is no disk that turns; write spindle:10k:PATH or spindle:15k:PATH")
+            })?;
+            ensure!(!path.is_empty(), "spindle:{}: names no file; write spindle:{0}:PATH", kind.name());
+            Ok(Place::Spindle { kind, path: path.into() })
+        }
         Some((kind, _)) if Transport::names().any(|name| name == kind) => {
             let (address, volume) = named(text)?;
             address.parse::<Address>()?;
@@ -67,13 +76,8 @@ pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
             let (key_file, access_key) = (absolute(&keys.key_file)?, absolute(&keys.access_key)?);
             Ok(Place::Remote(RemotePlace { address: address.into(), volume: volume.into(), key_file, access_key }))
         }
-        Some((kind, _)) if OTHER_KINDS.contains(&kind) => {
-            bail!("members of the kind {kind}: are not built yet; use files, ADDR/VOLUME, memory or volatile:SEED:PATH")
-        }
         _ => Ok(Place::File(text.into())),
     }
 }
 
-/// What members may be one day. A file of such a name is ./NAME.
-const OTHER_KINDS: [&str; 1] = ["spindle"];
 const STRIPE_BYTES: usize = 64 << 10;
