@@ -55,6 +55,8 @@ struct Core {
     waiting: VecDeque<Request>,
     polled: Vec<Completion>,
     counts: Counts,
+    /// Until when the volume's thread sleeps, if it does; within, none is until it is woken.
+    sleeps: Option<Option<Instant>>,
 }
 
 /// Where its blocks are.
@@ -119,6 +121,7 @@ impl Volume {
             waiting: VecDeque::new(),
             polled: Vec::new(),
             counts: Counts::default(),
+            sleeps: None,
         };
         Ok(Volume {
             geometry,
@@ -188,8 +191,10 @@ impl Volume {
         core.turn(blocks, context);
         // Without a descriptor the volume's thread does not know that there is something to wait for.
         let unwatched = core.fd.is_none() && !core.routes.is_empty();
+        // It knows of no earlier time than that which it went to sleep with.
+        let oversleeps = core.wakes_too_late();
         drop(core);
-        if unwatched {
+        if unwatched || oversleeps {
             self.signal.notify();
         }
     }
@@ -235,6 +240,7 @@ impl Volume {
         let mut until = None;
         loop {
             let mut core = lock(&self.core);
+            core.sleeps = None;
             core.turn(blocks, None);
             if self.stopping.load(Ordering::Acquire) {
                 let now = self.clock.now();
@@ -253,9 +259,10 @@ impl Volume {
             }
             let sleeps = core.store.device().arm();
             let (due, fd) = (core.store.device().due(), core.fd.as_ref().and_then(|fd| fd.try_clone().ok()));
+            let due = [due, until].into_iter().flatten().min();
+            core.sleeps = sleeps.then_some(due);
             drop(core);
             if sleeps {
-                let due = [due, until].into_iter().flatten().min();
                 let slept = match &fd {
                     Some(fd) => self.clock.wait(&[fd.as_fd(), self.signal.as_fd()], due),
                     None => self.clock.wait(&[self.signal.as_fd()], due),
@@ -275,6 +282,17 @@ impl Volume {
 }
 
 impl Core {
+    /// Whether the device is to be polled before the volume's thread wakes. Once: that is told to it.
+    fn wakes_too_late(&mut self) -> bool {
+        let Some(until) = self.sleeps else { return false };
+        let due = self.store.device().due();
+        let too_late = due.is_some_and(|due| until.is_none_or(|until| due < until));
+        if too_late {
+            self.sleeps = None;
+        }
+        too_late
+    }
+
     /// Hands over what waits, and answers what has ended.
     fn turn(&mut self, blocks: &Blocks, mut context: Option<&mut Context<'_>>) {
         loop {

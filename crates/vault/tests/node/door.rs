@@ -1,10 +1,13 @@
 //! A volume in its node's own process keeps every sentence of a device, and is a client as others are.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use overside_vault::server::{Door, NoDoor, Writes};
+use overside_verbs::Clock;
+use overside_verbs::watch::Signal;
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::wire::Role;
 use overside_volume::{Completion, DeviceError, Geometry, MemoryDevice, Request, Work, complete};
@@ -73,6 +76,65 @@ mod back_and_cached {
     }
 
     overside_conformance::device_tests!(open);
+}
+
+/// Memory that gives back what it has done a while later, when it is polled: its descriptor says nothing of that.
+#[derive(Debug)]
+struct Later {
+    memory: MemoryDevice,
+    done: Vec<Completion>,
+    due: Option<Instant>,
+    silent: Signal,
+    armed: Arc<AtomicU64>,
+}
+
+impl Device for Later {
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        self.memory.submit(batch);
+        self.memory.poll(&mut self.done);
+        self.due = self.due.or((!self.done.is_empty()).then(|| SystemClock.now() + Duration::from_millis(20)));
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        if self.due.is_none_or(|due| SystemClock.now() < due) {
+            return 0;
+        }
+        self.due = None;
+        let found = self.done.len();
+        out.append(&mut self.done);
+        found
+    }
+    fn arm(&mut self) -> bool {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.silent.as_fd())
+    }
+    fn due(&self) -> Option<Instant> {
+        self.due
+    }
+}
+
+#[test]
+fn a_time_that_a_request_moves_nearer_is_kept() {
+    let armed = Arc::new(AtomicU64::new(0));
+    let (memory, silent) = (MemoryDevice::new(1 << 20).unwrap(), Signal::new().unwrap());
+    let later = Later { memory, done: Vec::new(), due: None, silent, armed: armed.clone() };
+    let (node, _served, _) = node(Box::new(later), NodeOptions::default());
+    let mut door = node.door("v", Role::Writer).unwrap();
+    for _ in 0..3 {
+        // The volume's thread sleeps with nothing to wait for, or is about to.
+        let until = SystemClock.now() + PATIENCE;
+        while armed.load(Ordering::SeqCst) == 0 {
+            assert!(SystemClock.now() < until, "nobody waits for the device");
+            std::thread::yield_now();
+        }
+        let flush = complete(&mut door, &SystemClock, Work::Flush, PATIENCE);
+        assert_eq!(flush.1, Ok(()), "the node slept on");
+    }
 }
 
 #[test]
