@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     ClosesWithout,
     /// A sleeper does not look once more after it has said that it sleeps.
     NoLookAgain,
+    /// A receive believes the end of the stream though the ring has begun meanwhile.
+    NoLookForStart,
     /// A sender that leaves rings behind the bytes that it gives to the kernel.
     NotifiesLate,
     /// A receiver does not look for what nobody has sent again.

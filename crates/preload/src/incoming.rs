@@ -7,11 +7,12 @@ use rustix::io::Errno;
 
 use crate::connection::{LockHeld, State};
 use crate::diagnosis::Reason;
+use crate::fault::Fault;
 use crate::iovecs::Cursor;
 use crate::layout::{SWITCHED, SharedMemory};
 use crate::ring::{Receiver, Took};
 use crate::state::Source;
-use crate::{drain, fallback, kernel, wake};
+use crate::{drain, fallback, fault, kernel, wake};
 
 /// What else a receive is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,8 +164,13 @@ fn before_start(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, to: &
         return Step::Error(error);
     }
     if there == 0 {
-        return match kernel::ended(fd) {
+        let ended = kernel::ended(fd);
+        // What the other host wrote before the end is there by now.
+        shared.refresh(fd);
+        return match ended {
             None => Step::Nothing,
+            // What it sent before the end by a ring with which it had not begun a moment ago is to be had first.
+            Some(_) if begins(held, shared) && !fault::is_planted(Fault::NoLookForStart) => Step::Again,
             Some(Ok(())) if held.family.is_unix() && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
                 Step::Error(Errno::CONNRESET)
             }
@@ -174,13 +180,16 @@ fn before_start(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, to: &
     }
     // A peer on another host says that it starts before its first wake byte.
     shared.refresh(fd);
-    // Nor switched: what it sends after that may have something beside it.
-    if shared.start(held.peer()).load(Ordering::SeqCst) != 0
-        || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
-    {
+    if begins(held, shared) {
         return Step::Again;
     }
     from_kernel(held, fd, to, look, there)
+}
+
+/// Whether the peer has begun with its ring by now, or switched: what it sends after that may have something beside it.
+fn begins(held: &LockHeld<'_>, shared: &SharedMemory) -> bool {
+    shared.start(held.peer()).load(Ordering::SeqCst) != 0
+        || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
 }
 
 /// Whether what the kernel has next is what the peer sends through it for good.

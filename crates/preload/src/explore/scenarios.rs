@@ -193,6 +193,13 @@ const RECEIVER_KILLED: Scenario = of(
     Start { kills: [false, true], ..ENDS },
     &[(0, &[Send(1), Send(2), Close]), (1, &[Receive(1), Leave(Reader::Here), ReceiveAll])],
 );
+/// What is the first in the ring comes at once before the end.
+const BEGINNER_KILLED: Scenario = of(
+    Start { kills: [true, false], fresh: true, attaches: true, ..ENDS },
+    &[(0, &[Send(1), Send(1)]), (1, &[ReceiveAll])],
+);
+const BEGINNER_CLOSES: Scenario =
+    of(Start { fresh: true, attaches: true, ..NARROW }, &[(0, &[Send(2), Close]), (1, &[ReceiveAll])]);
 const SENDER_LEAVES: Scenario =
     of(NARROW, &[(0, &[Send(2), Leave(Reader::Here), Send(1)]), (1, &[Poll(POLLIN), Receive(3)])]);
 /// Either has bytes of the other's unread when one leaves, which may have asked to be woken before they came.
@@ -307,6 +314,7 @@ fn bytes_arrive_once_however_an_end_leaves_the_rings() {
 #[test]
 fn bytes_arrive_once_whoever_is_killed() {
     all_end(10_000, &[SENDER_KILLED, RECEIVER_KILLED]);
+    all_end(100, &[BEGINNER_KILLED, BEGINNER_CLOSES]);
 }
 
 #[test]
@@ -355,6 +363,7 @@ fn each_planted_fault_is_found() {
         (Fault::LeavesUnread, LEAVES_BESIDE),
         (Fault::LeavesUnread, LEAVES_NARROW),
         (Fault::LeavesUnread, SENDER_KILLED),
+        (Fault::NoLookForStart, BEGINNER_KILLED),
         (Fault::NothingDue, LEAVES_NARROW),
         (Fault::NoLookForLeft, LEAVES_NARROW),
         (Fault::NotifiesLate, LEAVES_OVER_UNREAD),

@@ -106,6 +106,8 @@ pub(super) struct Start {
     pub(super) clogged: bool,
     /// End 1 has not come into the rings yet, and the kernel's stream to end 0 is full.
     pub(super) early: bool,
+    /// End 0 has not begun to send by its ring.
+    pub(super) fresh: bool,
     /// Both ends ask to be woken, as they do when they have just met.
     pub(super) armed: bool,
     /// The time goes on.
@@ -127,6 +129,7 @@ impl Start {
         full: false,
         clogged: false,
         early: false,
+        fresh: false,
         armed: false,
         timed: false,
         kills: [false; 2],
@@ -327,6 +330,10 @@ impl Rig {
                 word.store(0, Ordering::Relaxed);
             }
             sent[1] = start.room as u32;
+        }
+        if start.fresh {
+            processes[0].inner.outgoing = Outgoing::Before;
+            shared.start(0).store(0, Ordering::Relaxed);
         }
         let mut world = World {
             words: [0; WORDS],
