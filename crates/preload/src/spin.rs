@@ -1,32 +1,29 @@
-//! How long it pays to watch memory before sleeping.
+//! How long it pays to watch memory before sleeping: the policy of `overside_verbs::spin`, for connections that several threads share.
 //!
-//! Sleeping and being woken costs some microseconds of processor time on each side, and on an idle core some tens of them of waiting. So
-//! a wait watches first for about what a sleep costs. If nothing has come by then it goes on watching and yielding: that takes the core
-//! from nobody, and whoever answers may be among those who want it. Where more want a core than there are (`oversubscription`), waits sleep soon. How far it goes on is halved by each time that was in vain, and tried to the full now
-//! and then: two ends that both sleep answer each other too late for a short watch, and would never find out that a longer one pays.
+//! What is this library's own: a watch yields, which takes the core from nobody, and whoever answers may be among those who want it.
+//! Where more want a core than there are (`oversubscription`), waits sleep soon. And two ends that share a core are parted.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use overside_verbs::spin::{Expects, Spin, Wait};
 
 use crate::oversubscription::Oversubscription;
 
 /// What the waits of one connection have taught.
 #[derive(Debug)]
 pub(crate) struct SpinBudget {
-    /// Waits in a row in vain.
-    misses: AtomicU8,
-    /// Watches of the first, short kind in a row that were in vain.
-    brief_misses: AtomicU8,
+    /// A [`Spin`]. Threads that change it at once lose one of the changes, and no more.
+    learned: AtomicU32,
+    /// When the sleep began whose length the policy wants to know, twice that, and one more behind a watch in vain; 0: none.
+    asleep: AtomicU64,
     /// Waits in a row beside whoever is waited for.
     beside: AtomicU16,
 }
 
-/// Whether to sleep without a watch: in a oversubscription nearly every one is in vain, and some callers have much to do for one. Counts as a wait.
+/// Whether to sleep without a watch, which some callers have much to do for. Counts as a wait then.
 pub(crate) fn is_in_vain(spin: &SpinBudget) -> bool {
-    if spin.briefly() || !OVERSUBSCRIPTION.is_there(now_ns()) {
-        return false;
-    }
-    spin.missed_briefly();
-    true
+    spin.learned().is_to_skip() && spin.begin().is_none()
 }
 
 /// The processor that this thread runs on. By the C library, which mostly knows it without a call, and is not confused by a program that
@@ -48,44 +45,38 @@ fn watch_among(
     beside: bool,
     stirring: impl Fn() -> bool,
 ) -> bool {
+    let Some(limit) = spin.begin() else { return stirring() };
     if !beside {
         // Time passes without a look at the clock: a message that is on its way comes within the first few.
-        if spin.briefly() {
-            for _ in 0..BRIEF_PAUSES {
-                if stirring() {
-                    spin.paid();
-                    return true;
-                }
-                std::hint::spin_loop();
+        for _ in 0..BRIEF_PAUSES {
+            if stirring() {
+                spin.found();
+                return true;
             }
+            std::hint::spin_loop();
         }
-        spin.missed_briefly();
     }
     let begun = now_ns();
-    if oversubscription.is_there(begun) {
-        return stirring();
-    }
-    spin.brief_misses.store(0, Ordering::Relaxed);
-    let limit_ns = spin.limit_ns();
     let mut now = begun;
-    while now.saturating_sub(begun) < limit_ns {
-        rustix::thread::sched_yield();
-        let yielded_ns = now_ns().saturating_sub(now);
-        let found = stirring();
-        if yielded_ns > SLICE_NS {
-            oversubscription.found();
-            return found;
+    if !oversubscription.is_there(begun) {
+        let limit_ns = limit.as_nanos() as u64;
+        while now.saturating_sub(begun) < limit_ns {
+            rustix::thread::sched_yield();
+            let yielded_ns = now_ns().saturating_sub(now);
+            let found = stirring();
+            if yielded_ns > SLICE_NS {
+                oversubscription.found();
+                return found;
+            }
+            if found || !beside && (0..PAUSES_A_YIELD).any(|_| stirs_after_a_pause(&stirring)) {
+                spin.found();
+                return true;
+            }
+            now = now_ns();
         }
-        if found || !beside && (0..PAUSES_A_YIELD).any(|_| stirs_after_a_pause(&stirring)) {
-            spin.paid();
-            return true;
-        }
-        now = now_ns();
-    }
-    if now > begun {
         oversubscription.none();
     }
-    spin.missed();
+    spin.missed(now);
     stirring()
 }
 
@@ -97,13 +88,63 @@ fn stirs_after_a_pause(stirring: &impl Fn() -> bool) -> bool {
 
 impl SpinBudget {
     pub(crate) const fn new() -> Self {
-        Self { misses: AtomicU8::new(0), brief_misses: AtomicU8::new(0), beside: AtomicU16::new(0) }
+        Self { learned: AtomicU32::new(0), asleep: AtomicU64::new(0), beside: AtomicU16::new(0) }
     }
 
     /// As new.
     pub(crate) fn forget(&self) {
-        self.paid();
+        self.learned.store(0, Ordering::Relaxed);
+        self.asleep.store(0, Ordering::Relaxed);
         self.beside.store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn learned(&self) -> Spin {
+        Spin::of_word(MAX, self.learned.load(Ordering::Relaxed))
+    }
+
+    /// A word that says the same is not written: the other threads' processors have it, too.
+    #[inline]
+    fn keep(&self, spin: &Spin) {
+        let word = spin.to_word();
+        if self.learned.load(Ordering::Relaxed) != word {
+            self.learned.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// How long to watch; `None`: sleep at once.
+    #[inline]
+    fn begin(&self) -> Option<Duration> {
+        let mut spin = self.learned();
+        // How long the sleep before was is asked when the next wait begins: by then it is over, wherever it was.
+        let asleep = self.asleep.load(Ordering::Relaxed);
+        if asleep != 0 {
+            self.asleep.store(0, Ordering::Relaxed);
+            let before = if asleep & 1 == 1 { Wait::Poll(MAX) } else { Wait::Unpolled { watched: true } };
+            spin.slept(before, Some(Duration::from_nanos(now_ns().saturating_sub(asleep >> 1))), true);
+        }
+        let wait = spin.begin(Expects::Answer);
+        self.keep(&spin);
+        match wait {
+            Wait::Poll(limit) => Some(limit),
+            Wait::Unpolled { watched: true } => {
+                self.asleep.store(now_ns() << 1, Ordering::Relaxed);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn found(&self) {
+        let mut spin = self.learned();
+        spin.found();
+        self.keep(&spin);
+    }
+
+    /// Watched in vain until `now_ns`; a sleep follows.
+    fn missed(&self, now_ns: u64) {
+        self.asleep.store(now_ns << 1 | 1, Ordering::Relaxed);
     }
 
     /// Whether to sleep at once on a word. Two ends that share a core and yield to one another stay there, though another may be idle;
@@ -121,41 +162,6 @@ impl SpinBudget {
         let next = if waits == PART_MAX { PART_MAX / 2 + 1 } else { waits + 1 };
         self.beside.store(next, Ordering::Relaxed);
         next >= PART_MIN && next.is_power_of_two()
-    }
-
-    #[inline]
-    fn paid(&self) {
-        if self.misses.load(Ordering::Relaxed) | self.brief_misses.load(Ordering::Relaxed) != 0 {
-            self.misses.store(0, Ordering::Relaxed);
-            self.brief_misses.store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn missed_briefly(&self) {
-        let misses = self.brief_misses.load(Ordering::Relaxed) + 1;
-        self.brief_misses.store(if misses == 2 * BRIEF_AGAIN { BRIEF_AGAIN } else { misses }, Ordering::Relaxed);
-    }
-
-    fn missed(&self) {
-        // Past the number at which the full length is tried it begins anew below it.
-        let misses = self.misses.load(Ordering::Relaxed) + 1;
-        self.misses.store(if misses > TRIAL { HALVINGS } else { misses }, Ordering::Relaxed);
-    }
-
-    /// How long a watch may go on while nobody else wants the core.
-    fn limit_ns(&self) -> u64 {
-        match self.misses.load(Ordering::Relaxed) {
-            TRIAL => LONGEST_NS,
-            misses if misses >= HALVINGS => 0,
-            misses => LONGEST_NS >> misses,
-        }
-    }
-
-    /// Whether to watch for a short time at all. Among others that compute that is tried now and then, if it has been in vain.
-    #[inline]
-    fn briefly(&self) -> bool {
-        let misses = self.brief_misses.load(Ordering::Relaxed);
-        misses < BRIEF_TRIALS || misses.is_multiple_of(BRIEF_AGAIN)
     }
 }
 
@@ -176,15 +182,10 @@ static OVERSUBSCRIPTION: Oversubscription = Oversubscription::new();
 
 /// About 4 µs: what sleeping and being woken costs in processor time.
 const BRIEF_PAUSES: u32 = 100;
-/// In vain so often, it is made once in so many waits.
-const BRIEF_TRIALS: u8 = 16;
-const BRIEF_AGAIN: u8 = 64;
 const PAUSES_A_YIELD: u32 = 64;
-/// Longer than waking an idle core and being answered takes, or two ends that both sleep would never find each other awake.
-const LONGEST_NS: u64 = 160_000;
-/// Misses after which a watch ends at the first, short one; and with which the full length is tried.
-const HALVINGS: u8 = 5;
-const TRIAL: u8 = 32;
+/// A try of the policy is three times as long: longer than waking an idle core and being answered takes, or two ends that both sleep
+/// would never find each other awake.
+const MAX: Duration = Duration::from_micros(50);
 /// Waits beside the other end before a sleep is to part them: so many at first, half of so many in the end.
 const PART_MIN: u16 = 8;
 const PART_MAX: u16 = 1024;
@@ -197,21 +198,23 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
+    fn watch_in_vain(oversubscription: &Oversubscription, spin: &SpinBudget) -> u32 {
+        let looks = Cell::new(0);
+        assert!(!watch_among(oversubscription, spin, false, || {
+            looks.set(looks.get() + 1);
+            false
+        }));
+        looks.get()
+    }
+
     #[test]
-    fn watching_in_vain_is_shortened_and_tried_to_the_full_again_for_ever() {
-        let spin = SpinBudget::new();
-        let limits: Vec<u64> = (0..200)
-            .map(|_| {
-                let limit = spin.limit_ns();
-                spin.missed();
-                limit
-            })
-            .collect();
-        assert_eq!(limits[..7], [LONGEST_NS, 80_000, 40_000, 20_000, 10_000, 0, 0]);
-        let trials = limits[7..].iter().filter(|limit| **limit == LONGEST_NS).count();
-        assert!((5..=8).contains(&trials) && limits[7..].iter().all(|limit| [0, LONGEST_NS].contains(limit)));
-        spin.paid();
-        assert_eq!(spin.limit_ns(), LONGEST_NS);
+    fn watching_in_vain_becomes_rare_and_an_answer_restores_it() {
+        let (calm, spin) = (Oversubscription::new(), SpinBudget::new());
+        let watched = (0..2000).filter(|_| watch_in_vain(&calm, &spin) > 1).count();
+        assert!((3..200).contains(&watched), "{watched}");
+        // One that is due finds something.
+        while !watch_among(&calm, &spin, false, || true) || spin.learned.load(Ordering::Relaxed) != 0 {}
+        assert!(watch_in_vain(&calm, &spin) > 1 && watch_in_vain(&calm, &spin) > 1, "two in vain change nothing");
     }
 
     #[test]
@@ -225,18 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn when_oversubscribed_the_short_watch_that_is_in_vain_is_made_now_and_then_only() {
-        let (oversubscription, spin, looks) = (Oversubscription::new(), SpinBudget::new(), Cell::new(0u32));
-        (0..20).for_each(|_| oversubscription.found());
-        for _ in 0..1000 {
-            assert!(!watch_among(&oversubscription, &spin, false, || {
-                looks.set(looks.get() + 1);
-                false
-            }));
-        }
-        assert!((1000 + 25 * BRIEF_PAUSES..1000 + 35 * BRIEF_PAUSES).contains(&looks.get()), "{}", looks.get());
-        assert!(watch_among(&oversubscription, &spin, true, || true), "one look is made always");
-        let spin = SpinBudget::new();
-        assert!(watch_among(&oversubscription, &spin, false, || true) && spin.briefly());
+    fn when_oversubscribed_only_a_short_watch_is_made_and_rarely() {
+        let (crowded, spin) = (Oversubscription::new(), SpinBudget::new());
+        (0..20).for_each(|_| crowded.found());
+        let looks: u32 = (0..1000).map(|_| watch_in_vain(&crowded, &spin)).sum();
+        assert!((1000 + 3 * BRIEF_PAUSES..1000 + 35 * BRIEF_PAUSES).contains(&looks), "{looks}");
+        assert!(watch_among(&crowded, &spin, true, || true), "one look is made always");
     }
 }

@@ -65,6 +65,32 @@ impl Spin {
         Self { max, skip: 0, every: EVERY_MIN, failures: 0, poll_first: 0, overslept: false }
     }
 
+    /// What was learned, as a word: for who keeps it where several threads reach it without a lock. 0 is as new.
+    pub const fn to_word(&self) -> u32 {
+        let every = self.every.trailing_zeros() - EVERY_MIN.trailing_zeros();
+        let failures = if self.failures > FAILURES { FAILURES } else { self.failures };
+        self.skip | every << 12 | failures << 16 | self.poll_first << 18 | (self.overslept as u32) << 25
+    }
+
+    /// From such a word, whatever it is.
+    pub fn of_word(max: Duration, word: u32) -> Self {
+        let bits = |from: u32, count: u32| word >> from & ((1 << count) - 1);
+        Self {
+            max,
+            skip: bits(0, 12),
+            every: if bits(12, 4) < 8 { EVERY_MIN << bits(12, 4) } else { EVERY_MAX },
+            failures: bits(16, 2),
+            poll_first: bits(18, 7),
+            overslept: bits(25, 1) != 0,
+        }
+    }
+
+    /// Whether the next wait for an answer is one without polling.
+    #[inline]
+    pub const fn is_to_skip(&self) -> bool {
+        self.skip > 0
+    }
+
     /// For the wait that begins.
     #[inline]
     pub fn begin(&mut self, expects: Expects) -> Wait {
@@ -160,6 +186,24 @@ mod tests {
         spin.found();
         assert!((0..100).all(|_| spin.begin(Expects::Answer) == Wait::Poll(MAX)), "what works goes on");
         assert_eq!(starve(&mut spin, 3), 3, "a failure or two change nothing");
+    }
+
+    #[test]
+    fn what_was_learned_survives_as_a_word() {
+        assert_eq!(Spin::new(MAX).to_word(), 0);
+        let mut spin = Spin::new(MAX);
+        for at in 0..30_000 {
+            let mut again = Spin::of_word(MAX, spin.to_word());
+            let wait = spin.begin(Expects::Answer);
+            assert_eq!(again.begin(Expects::Answer), wait, "{at}");
+            match wait {
+                Wait::Poll(_) if at % 1000 == 999 => spin.found(),
+                _ => spin.slept(wait, Some(SHORT), true),
+            }
+        }
+        for word in [u32::MAX, 0xFFFF, 0xF000] {
+            assert!(Spin::of_word(MAX, word).every <= EVERY_MAX);
+        }
     }
 
     #[test]
