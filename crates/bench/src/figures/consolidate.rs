@@ -66,7 +66,11 @@ impl Table {
     fn new(sender: &Sender, rows: u64, chain_max: usize) -> Result<Table> {
         let (provider, domain) = sender.device();
         let observer = Registrar { provider: provider.clone(), domain: domain.clone(), regions: Mutex::default() };
-        let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, Arc::new(observer))?;
+        Table::over(Arc::new(observer), rows, chain_max)
+    }
+
+    fn over(observer: Arc<dyn SegmentObserver>, rows: u64, chain_max: usize) -> Result<Table> {
+        let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, observer)?;
         let options = Options { prefix_len: VALUE_BYTES, chain_max, ..Options::default() };
         let tree = Tree::new(Arc::new(arena), options)?;
         let value = [7; VALUE_BYTES];
@@ -101,6 +105,13 @@ impl Table {
     fn page_at(&self, index: usize) -> Result<PinnedPage> {
         let from = Bound::Included(&self.fences[index][..]);
         self.tree.pages(from, Bound::Unbounded, Direction::Forward).next().context("the tree has lost a page")
+    }
+
+    /// Updates of rows below until chains are as long as they stay: the first ones find every page without a chain, and
+    /// consolidate less than those that follow.
+    fn warm_up(&mut self, below: u64, chain: usize) -> Result<()> {
+        let pages = (below * self.fences.len() as u64).div_ceil(self.rows);
+        (0..WARM_CHAINS * pages * (chain as u64 + 1)).try_for_each(|_| self.update(below))
     }
 
     /// Updates a second over `ns`, of rows below; and what they took: processor time each, consolidations each.
@@ -301,6 +312,7 @@ fn updates(setting: &Setting<'_>, figure: &mut Figure, table: &mut Table, chain:
     let rows = table.rows;
     let of = [("updates", rows), ("updates of one page", ONE_PAGE)];
     for (_, below) in of {
+        table.warm_up(below, chain)?;
         table.updates(below, setting.slice_ns() / 2)?;
     }
     let samples = alternate(of.len(), setting.rounds(), |side, _| table.updates(of[side].1, setting.slice_ns()))?;
@@ -481,5 +493,37 @@ const PAGES_EACH: usize = 4;
 /// As long as the table server's, which packs two pages into one.
 const SERVER_BUFFER_BYTES: usize = 36 << 10;
 const CHECKED: u64 = 40;
+/// Chains that a page gets in the warm-up, on average: with one, pages would still be consolidated in step.
+const WARM_CHAINS: u64 = 3;
 const SEGMENT_BYTES: usize = 16 << 20;
 const ARENA_BYTES: usize = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl SegmentObserver for Nobody {
+        fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
+            Ok(())
+        }
+
+        fn decommitted(&self, _: SegmentId) {}
+    }
+
+    #[test]
+    fn what_is_measured_first_consolidates_as_often_as_what_follows() {
+        let chain = 16;
+        let mut table = Table::over(Arc::new(Nobody), 20_000, chain).unwrap();
+        table.warm_up(20_000, chain).unwrap();
+        let each = (0..3).map(|_| {
+            let before = table.tree.stats().consolidations;
+            (0..2 * table.fences.len() * chain).for_each(|_| table.update(20_000).unwrap());
+            (table.tree.stats().consolidations - before) as f64
+        });
+        let each: Vec<f64> = each.collect();
+        assert!(each.iter().all(|n| (n / each[2] - 1.0).abs() < 0.1), "{each:?}");
+    }
+}

@@ -272,7 +272,7 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
 }
 
 /// Figures whose other ends do what they are told over a line, and may be on another host.
-const FAR: [&str; 7] = ["verbs", "transmit", "delta", "shuffle", "projection", "regret", "messages"];
+const FAR: [&str; 8] = ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages"];
 
 fn default_report(figure: &str) -> PathBuf {
     match figure {

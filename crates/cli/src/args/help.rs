@@ -43,7 +43,7 @@ servers, its disks beside local ones), policies (of such a cache, on several tra
 --trace FILE), clients (one read of a volume by each way to it).
 
 With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the other:
-verbs, transmit, delta, shuffle, projection, regret and messages.";
+verbs, transmit, delta, consolidate, shuffle, projection, regret and messages.";
 pub(super) const BENCH_EXAMPLES: &str = "\
 Examples:
   overside bench transmit --quick
