@@ -1,4 +1,5 @@
-//! The ping-pong programs that come with libfabric and UCX, where they are installed: run as they are, side by side with the rest.
+//! The ping-pong programs that come with libfabric and UCX, and NetPIPE over Open MPI, where they are installed: run as they are, side
+//! by side with the rest.
 
 use super::play::{Seats, Stretch};
 use crate::process::Process;
@@ -19,6 +20,8 @@ pub(super) enum Program {
     PingPong { provider: &'static str, endpoint: &'static str },
     /// `ucx_perftest`, with this `UCX_TLS`.
     PerfTest { transport: &'static str },
+    /// `NPopenmpi`, with this byte transfer layer of Open MPI.
+    NetPipe { layer: &'static str },
 }
 
 /// One of them, with how many round trips fill a stretch.
@@ -30,17 +33,22 @@ pub(super) struct Foreign {
 }
 
 impl Program {
-    const ALL: [Program; 4] = [
+    const ALL: [Program; 6] = [
         Program::PingPong { provider: "shm", endpoint: "rdm" },
         Program::PingPong { provider: "tcp", endpoint: "msg" },
         Program::PerfTest { transport: "shm" },
         Program::PerfTest { transport: "tcp" },
+        Program::NetPipe { layer: "vader" },
+        Program::NetPipe { layer: "tcp" },
     ];
 
     pub(super) fn name(self) -> String {
         match self {
             Program::PingPong { provider, .. } => format!("libfabric {provider}"),
             Program::PerfTest { transport } => format!("UCX {transport}"),
+            // As the others call it.
+            Program::NetPipe { layer: "vader" } => "Open MPI shm".to_owned(),
+            Program::NetPipe { layer } => format!("Open MPI {layer}"),
         }
     }
 
@@ -49,14 +57,36 @@ impl Program {
         match self {
             Program::PingPong { .. } => ("fi_pingpong", "libfabric-bin"),
             Program::PerfTest { .. } => ("ucx_perftest", "ucx-utils"),
+            Program::NetPipe { .. } => ("NPopenmpi", "netpipe-openmpi"),
         }
+    }
+
+    /// What starts it, ending it when this process does.
+    fn guarded() -> Command {
+        let mut command = Command::new(GUARD);
+        command.args(["--pdeathsig", "TERM"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Both ends of one that starts them itself, on processors as listed.
+    fn both(layer: &str, lists: &[String; 2], iterations: u64, size: usize) -> Command {
+        let mut command = Program::guarded();
+        command.args([LAUNCHER, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1"]);
+        command.args(["--mca", "btl", &format!("self,{layer}"), "--mca", "btl_vader_single_copy_mechanism", "none"]);
+        command.args(["--mca", "btl_tcp_if_include", "lo"]);
+        let (iterations, size) = (iterations.to_string(), size.to_string());
+        for (end, list) in lists.iter().enumerate() {
+            command.args(if end == 0 { &[][..] } else { &[":"] }).args(["-np", "1", PINNER, "-c", list, "NPopenmpi"]);
+            command.args(["-p", "0", "-l", &size, "-u", &size, "-n", &iterations, "-o", "/dev/null"]);
+        }
+        command
     }
 
     /// One end of it. It ends when the process that started it does, and is asked to: libfabric takes its segment out of `/dev/shm`
     /// when it is, and leaves it there when it is killed.
     fn end(self, port: u16, iterations: u64, size: usize, leads: bool) -> Command {
-        let mut command = Command::new(GUARD);
-        command.args(["--pdeathsig", "TERM", self.command().0]);
+        let mut command = Program::guarded();
+        command.arg(self.command().0);
         let (port, iterations, size) = (port.to_string(), iterations.to_string(), size.to_string());
         match self {
             Program::PingPong { provider, endpoint } => {
@@ -67,15 +97,15 @@ impl Program {
                 command.env("UCX_TLS", transport);
                 command.args(["-t", "tag_lat", "-w", "4", "-f", "-v", "-n", &iterations, "-s", &size, "-p", &port]);
             }
+            Program::NetPipe { .. } => unreachable!("it starts both ends itself"),
         }
         if leads {
             command.arg("127.0.0.1");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    /// Nanoseconds of a round trip, of what the leading end printed last: either tells the time of one way, in microseconds.
+    /// Nanoseconds of a round trip, of what the leading end printed last: all tell the time of one way, in microseconds.
     fn round_trip_ns(self, printed: &str) -> Option<f64> {
         let last = printed.lines().rfind(|line| !line.trim().is_empty())?;
         let one_way = match self {
@@ -83,6 +113,8 @@ impl Program {
             Program::PingPong { .. } => last.split_whitespace().nth(6)?,
             // iterations, median, average since the last line, average of all, …
             Program::PerfTest { .. } => last.split(',').nth(3)?,
+            // …: … bytes … times --> … Mbps in … usec
+            Program::NetPipe { .. } => last.trim_end().strip_suffix("usec")?.rsplit_once(" in ")?.1.trim(),
         };
         one_way.parse::<f64>().ok().filter(|us| *us > 0.0).map(|us| us * 2e3)
     }
@@ -100,7 +132,11 @@ impl Foreign {
         for program in Program::ALL.into_iter().filter(|program| wants(&program.name())) {
             let (command, package) = program.command();
             let mut foreign = Foreign { program, iterations: ITERATIONS, failed: None };
-            if let Some(missing) = [command, GUARD].into_iter().find(|command| !installed(command)) {
+            let needs: &[&str] = match program {
+                Program::NetPipe { .. } => &[command, GUARD, LAUNCHER, PINNER],
+                _ => &[command, GUARD],
+            };
+            if let Some(missing) = needs.iter().find(|command| !installed(command)) {
                 absent.push(format!("{}: {missing} is not installed (Debian: {package})", program.name()));
                 continue;
             }
@@ -138,14 +174,31 @@ impl Foreign {
     }
 
     fn try_play(&mut self, seats: &Seats, slice_ns: u64, size: usize) -> Result<Stretch> {
+        let name = self.program.command().0;
+        let printed = match self.program {
+            Program::NetPipe { layer } => {
+                let both = Program::both(layer, &seats.lists()?, self.iterations, size);
+                let said = Running::start(both, name)?.ended(Instant::now() + LAUNCHED)?;
+                // It prints what it measures as if it were a complaint.
+                said.map_err(anyhow::Error::msg)?.1
+            }
+            _ => self.played_in_pairs(seats, size)?,
+        };
+        let each = self.program.round_trip_ns(&printed).with_context(|| format!("{name} printed {printed:?}"))?;
+        let round_trips = self.iterations;
+        self.iterations = ((slice_ns as f64 / each) as u64).clamp(ITERATIONS, ITERATIONS_MAX);
+        Ok(Stretch { round_trips, wall_ns: (each * round_trips as f64) as u64, cpu_ns: 0 })
+    }
+
+    /// What the leading end printed.
+    fn played_in_pairs(&self, seats: &Seats, size: usize) -> Result<String> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr())?.port();
         let (name, deadline) = (self.program.command().0, Instant::now() + PATIENCE);
         let ours = |leads| self.program.end(port, self.iterations, size, leads);
         let mut follower = seats.across(|| Running::start(ours(false), name))?;
         let printed = loop {
-            let printed = Running::start(ours(true), name)?.printed(deadline)?;
-            match printed {
-                Ok(printed) => break printed,
+            match Running::start(ours(true), name)?.ended(deadline)? {
+                Ok((printed, _)) => break printed,
                 // It came before the other listened. Not again once that one is gone.
                 Err(why) => {
                     follower.process.alive().with_context(|| why.clone())?;
@@ -156,10 +209,7 @@ impl Foreign {
         };
         // Not killed while it takes down what it has put into `/dev/shm`.
         follower.process.end(PATIENCE);
-        let each = self.program.round_trip_ns(&printed).with_context(|| format!("{name} printed {printed:?}"))?;
-        let round_trips = self.iterations;
-        self.iterations = ((slice_ns as f64 / each) as u64).clamp(ITERATIONS, ITERATIONS_MAX);
-        Ok(Stretch { round_trips, wall_ns: (each * round_trips as f64) as u64, cpu_ns: 0 })
+        Ok(printed)
     }
 }
 
@@ -176,19 +226,19 @@ impl Running {
         Ok(Running { process: Process::of(child, name), out, err })
     }
 
-    /// What it printed, or its complaint; an error when it does not end in time.
-    fn printed(mut self, deadline: Instant) -> Result<Result<String, String>> {
+    /// What it printed and what it complained of, or that it failed; an error when it does not end in time.
+    fn ended(mut self, deadline: Instant) -> Result<Result<(String, String), String>> {
         let status = loop {
             match self.process.ended()? {
                 Some(status) => break status,
-                None if Instant::now() > deadline => bail!("it does not end within {PATIENCE:?}"),
+                None if Instant::now() > deadline => bail!("it does not end in time"),
                 None => thread::sleep(Duration::from_millis(1)),
             }
         };
         let (mut printed, mut said) = (String::new(), String::new());
         self.out.read_to_string(&mut printed)?;
         self.err.read_to_string(&mut said)?;
-        Ok(if status.success() { Ok(printed) } else { Err(format!("{status}: {}", said.trim())) })
+        Ok(if status.success() { Ok((printed, said)) } else { Err(format!("{status}: {}", said.trim())) })
     }
 }
 
@@ -198,6 +248,11 @@ fn installed(command: &str) -> bool {
 
 /// Of util-linux: ties a program's life to its parent's.
 const GUARD: &str = "setpriv";
+/// Of util-linux, too: puts a program on processors.
+const PINNER: &str = "taskset";
+/// Of Open MPI: starts both ends. That takes it seconds where others work.
+const LAUNCHER: &str = "mpirun";
+const LAUNCHED: Duration = Duration::from_secs(30);
 /// Round trips at first, and in the longest stretch.
 const ITERATIONS: u64 = 16;
 const ITERATIONS_MAX: u64 = 1 << 20;
@@ -216,6 +271,10 @@ mod tests {
         let perftest = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
                         20000,3.520,32.902,111.510,1.86,0.55,30394,8968\n\n";
         assert_eq!(Program::ALL[2].round_trip_ns(perftest), Some(223_020.0));
+        let netpipe = "1: somewhere\n0: somewhere\nNow starting the main loop\n  \
+                       0:      64 bytes  20000 times -->    500.32 Mbps in       0.98 usec\n\n";
+        assert_eq!(Program::ALL[4].round_trip_ns(netpipe), Some(1_960.0));
+        assert_eq!(Program::ALL[5].round_trip_ns("in time usec"), None);
         assert_eq!(shm.round_trip_ns("fi_getinfo: -61"), None);
         assert_eq!(shm.round_trip_ns(""), None);
     }

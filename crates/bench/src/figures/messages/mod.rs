@@ -95,7 +95,7 @@ fn text_within() -> String {
          and footer are one-sided and poll memory, as in <i>rdma-sockets</i>; SEND meets a receive and sleeps by itself where polling \
          brings nothing. Idle: two processors with nothing else to do, an end pinned to each. One core: both processes pinned to one. Busy: two other \
          programs that never sleep, on the same two processors. Ratios are of paired rounds. libfabric's are of <i>fi_pingpong</i>, UCX's of \
-         <i>ucx_perftest</i>, which poll, and start anew for each round: their processor time is not known."
+         <i>ucx_perftest</i>, Open MPI's of <i>NetPIPE</i> (the best of its trials), which poll, and start anew for each round: their processor time is not known."
     )
 }
 

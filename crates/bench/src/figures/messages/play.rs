@@ -203,6 +203,15 @@ impl Seats {
         Ok(Seats { other, _pinned: pinned, _beside: (0..busy).map(hog).collect::<Result<_>>()? })
     }
 
+    /// The processors of this end and of the other one, as `taskset` takes them.
+    pub(super) fn lists(&self) -> Result<[String; 2]> {
+        let list = |set: &CpuSet| {
+            let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string());
+            cpus.collect::<Vec<_>>().join(",")
+        };
+        Ok([list(&allowed()?), list(&self.other)])
+    }
+
     /// What `start` starts is the other end.
     pub(in crate::figures) fn across<T>(&self, start: impl FnOnce() -> Result<T>) -> Result<T> {
         let _there = Pinned::to(&self.other)?;
@@ -232,6 +241,9 @@ mod tests {
         let ours = allowed().unwrap();
         let theirs = seats.across(allowed).unwrap();
         assert_eq!(allowed().unwrap(), ours, "whoever starts the other end stays where it is");
+        let first = |set: &CpuSet| (0..CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string());
+        let lists = seats.lists().unwrap().map(|list| list.split(',').next().map(str::to_owned));
+        assert_eq!(lists, [first(&ours), first(&theirs)]);
         if before.count() >= 2 {
             assert_eq!((ours.count(), theirs.count()), (1, 1));
             assert!((0..CpuSet::MAX_CPU).all(|cpu| !(ours.is_set(cpu) && theirs.is_set(cpu))));
