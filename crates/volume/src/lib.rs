@@ -46,4 +46,4 @@ pub use raid::{Health, MemberState, Raid};
 pub use raid::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 pub use sectors::Sectors;
 pub use sums::{SumPlaces, Sums};
-pub use wait::{complete, wait};
+pub use wait::{Waiter, complete, wait};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use overside::{
     memory::{Buffer, Bytes, Segment},
     verbs::{Clock, SystemClock},
-    volume::{Completion, Device, Request, Work, client::LinkHandle, wait},
+    volume::{Completion, Device, Request, Waiter, Work, client::LinkHandle},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -40,6 +40,7 @@ pub(super) struct Stretch {
 /// A device, and memory for its requests, which is used again.
 pub(super) struct Client {
     device: Box<dyn Device>,
+    waiter: Waiter,
     free: BTreeMap<usize, Vec<Buffer>>,
     /// How long it polls before it sleeps.
     polls_ns: u64,
@@ -70,7 +71,7 @@ impl Stretch {
 
 impl Client {
     pub(super) fn over(device: impl Device + 'static) -> Client {
-        Client { device: Box::new(device), free: BTreeMap::new(), polls_ns: 0 }
+        Client { device: Box::new(device), waiter: Waiter::default(), free: BTreeMap::new(), polls_ns: 0 }
     }
 
     /// Polls for so long before it sleeps, as an application may that has nothing else to do (vi-attached-storage §4.2).
@@ -119,8 +120,8 @@ impl Client {
             self.device.submit(&mut queue);
             if self.device.poll(&mut ended) == 0 && !self.polled(&mut ended) {
                 ensure!(elapsed_ns(start) < PATIENCE.as_nanos() as u64, "requests do not end within {PATIENCE:?}");
-                wait(&mut *self.device, &SystemClock, Some(SystemClock.now() + LOOK))?;
-                self.device.poll(&mut ended);
+                let until = Some(SystemClock.now() + LOOK);
+                self.waiter.poll(&mut *self.device, &SystemClock, until, &mut ended)?;
             }
             for Completion { tag, work, result } in ended.drain(..) {
                 result.context("a request failed")?;

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use overside::memory::{Buffer, Bytes, Segment};
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::client::Volume;
-use overside::volume::{Completion, Device, DeviceError, Request, Work};
+use overside::volume::{Completion, Device, DeviceError, Request, Waiter, Work};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,7 @@ pub(super) struct Outcome {
 /// A volume under load.
 pub(super) struct Load {
     volume: Volume,
+    waiter: Waiter,
     plan: Plan,
     chance: Chance,
     pattern: Option<Pattern>,
@@ -113,6 +114,7 @@ impl Load {
         let pattern = plan.verifies.then(|| Pattern::new(chance.next(), bytes));
         Ok(Load {
             volume,
+            waiter: Waiter::default(),
             plan,
             chance,
             pattern,
@@ -227,8 +229,7 @@ impl Load {
             // Signals are looked for now and then.
             let look = SystemClock.now() + LOOK;
             let until = until.map_or(look, |until| until.min(look));
-            overside::volume::wait(&mut self.volume, &SystemClock, Some(until))?;
-            self.volume.poll(&mut self.ended);
+            self.waiter.poll(&mut self.volume, &SystemClock, Some(until), &mut self.ended)?;
         }
         let (now, mut ended) = (SystemClock.now(), std::mem::take(&mut self.ended));
         let taken = ended.drain(..).try_for_each(|completion| self.ended(completion, now));
