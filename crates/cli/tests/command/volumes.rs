@@ -2,6 +2,8 @@
 
 use super::server::{overside, send, told};
 use overside::Address;
+use overside::volume::client::LinkOptions;
+use overside::volume::wire::Role;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use std::fs::File;
@@ -103,6 +105,16 @@ impl Node {
         let mut child = self.child.take().unwrap();
         send(&child, Signal::TERM);
         assert!(child.wait().unwrap().success(), "{}", self.log());
+    }
+
+    /// What all threads of the node's process have used; the kernel counts it in hundredths of a second.
+    fn processor_time(&self) -> Duration {
+        let stat = format!("/proc/{}/stat", self.child.as_ref().unwrap().id());
+        let stat = std::fs::read_to_string(stat).unwrap();
+        // The name may have anything in it.
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     pub(super) fn log(&self) -> String {
@@ -467,6 +479,26 @@ fn another_key_and_another_volume_are_refused_in_one_line() {
     assert!(node.fails(&["status", &unknown, "--key-file", &own]).contains("no volume nope"));
     assert!(node.fails(&["bench", &node.address]).contains("ADDR/NAME"));
     assert!(node.json(&["bench", &volume, "--time", "1", "--key-file", &own])["reads"].as_u64() > Some(0));
+}
+
+/// Processor time, not wall time: a busy machine does not change what a node does.
+#[test]
+fn a_node_with_a_hundred_sessions_rests_soon_after_full_load() {
+    for transport in ["shm", "tcp"] {
+        let node = Node::with(transport, "4M", &["a"], "concat");
+        let reads =
+            LinkOptions { role: Role::Reader, request_bytes_max: 8 << 10, receives: 4, ..LinkOptions::default() };
+        let attach = || overside::at(&node.address).volume("pg", reads.clone()).unwrap();
+        let sessions: Vec<_> = (0..100).map(|_| attach()).collect();
+        node.ok(&["bench", &node.volume(), "--rw", "randrw", "--depth", "16", "--time", "1"]);
+        std::thread::sleep(Duration::from_secs(1));
+        let (before, since) = (node.processor_time(), Instant::now());
+        std::thread::sleep(Duration::from_secs(3));
+        let used = node.processor_time() - before;
+        let share = used.as_secs_f64() / since.elapsed().as_secs_f64();
+        assert!(share < 0.01, "{transport}: {used:?}, {share} of a processor");
+        assert_eq!(node.status()["sessions"].as_array().map(Vec::len), Some(sessions.len()), "{}", node.status());
+    }
 }
 
 /// What is asserted of its times is that they are not shorter: a busy machine makes them longer alone.
