@@ -256,12 +256,11 @@ mod tests {
         let merged = [Run::new(0, 2), Run::new(3, 3), Run::new(7, 1)];
         assert_eq!(runs(separable(&fragments, &free(0.5))), merged, "(b): what touches is one box");
         assert_eq!(runs(separable(&fragments, &free(2.0))), [Run::new(0, 8)], "(d): both gaps bridged");
-        assert_eq!(runs(capped(&fragments, &free(2.0), 6)).len(), 2, "(c): one gap bridged, the other is out of reach");
-        assert_eq!(
-            runs(bottleneck(&fragments, 3.5, 1.0)).len(),
-            2,
-            "(c): bridging the second gap makes bytes the slower"
-        );
+        let one = [vec![Run::new(0, 6), Run::new(7, 1)], vec![Run::new(0, 2), Run::new(3, 5)]];
+        let within = runs(capped(&fragments, &free(2.0), 6));
+        assert!(one.contains(&within), "(c): one gap bridged, the other is out of reach: {within:?}");
+        let slower = runs(bottleneck(&fragments, 3.5, 1.0));
+        assert!(one.contains(&slower), "(c): bridging the second gap makes bytes the slower: {slower:?}");
     }
 
     #[test]
