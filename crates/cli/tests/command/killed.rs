@@ -54,8 +54,9 @@ fn until_killed(server: &mut Server, clients: &mut [Client], chance: u64, checkp
             .zip(&progress)
             .map(|(client, progress)| {
                 let mut connection = overside::connect(&address).unwrap();
+                // Before the server may be killed.
+                let table = connection.table("t").unwrap();
                 scope.spawn(move || {
-                    let table = connection.table("t").unwrap();
                     client.load(&mut connection, &table, |number| progress.store(number, Ordering::Release));
                 })
             })

@@ -122,7 +122,13 @@ fn start(role: &str, program: &str, folder: &Path, address: &str, way: Way) -> C
         // SAFETY: between fork and exec, system calls alone.
         unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, confined::without_borrowing) };
     }
-    command.spawn().unwrap()
+    loop {
+        match command.spawn() {
+            // A child of another test has the copy open for writing, from its fork to its exec.
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            started => return started.unwrap(),
+        }
+    }
 }
 
 /// A copy of this executable that runs as another user, where this one may make such a thing.
