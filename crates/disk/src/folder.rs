@@ -27,6 +27,8 @@ pub(crate) struct File {
     pub fd: Arc<OwnedFd>,
     /// It is a folder, whose names a sync brings to the disk.
     pub folder: bool,
+    /// Transfers go past the page cache.
+    pub direct: bool,
 }
 
 impl Folder {
@@ -112,7 +114,7 @@ impl Folder {
 
     pub fn open_file(&mut self, name: &str, how: Open) -> io::Result<FileId> {
         let file = if how == Open::Folder {
-            File { fd: self.descend(name)?, folder: true }
+            File { fd: self.descend(name)?, folder: true, direct: false }
         } else {
             let (folder, last) = self.parent(name)?;
             let (flags, direct) = match how {
@@ -131,16 +133,17 @@ impl Folder {
                 _ => {}
             }
             let wanted = if direct && self.direct { flags | OFlags::DIRECT } else { flags };
+            let mut direct = wanted != flags;
             let fd = match rustix::fs::openat(&*folder, last, wanted, PRIVATE_FILE) {
                 Err(Errno::INVAL) if wanted != flags => {
-                    self.direct = false;
+                    (self.direct, direct) = (false, false);
                     // A file that was made before direct transfers were refused is ours.
                     let flags = flags - OFlags::EXCL;
                     rustix::fs::openat(&*folder, last, flags, PRIVATE_FILE)?
                 }
                 opened => opened?,
             };
-            File { fd: Arc::new(fd), folder: false }
+            File { fd: Arc::new(fd), folder: false, direct }
         };
         let free = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
             self.files.push(None);

@@ -108,7 +108,7 @@ impl Disk for Plain {
     }
 }
 
-fn carry_out(file: &File, request: &mut Request) -> io::Result<u64> {
+pub(crate) fn carry_out(file: &File, request: &mut Request) -> io::Result<u64> {
     match request {
         Request::Read { at, buffer, .. } => read(file, *at, buffer),
         Request::Write { at, buffer, length, sync, .. } => write(file, *at, &buffer[..*length], *sync),

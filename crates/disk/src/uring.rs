@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::folder::{File, Folder};
-use crate::plain::whole_blocks;
+use crate::plain::{carry_out, whole_blocks};
 use crate::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 
 /// A folder whose requests the kernel carries out while this process does other things.
@@ -39,6 +39,8 @@ struct UnderWay {
     file: File,
     /// Bytes of a read or write that were transferred by now.
     moved: usize,
+    /// It was carried out without the ring, which only says so.
+    result: Option<io::Result<u64>>,
 }
 
 impl Uring {
@@ -72,6 +74,7 @@ impl Uring {
             let Some(entry) = self.pushed.pop_front() else { return };
             self.free.pop();
             let slot = self.under_way[place].insert(entry);
+            slot.copy_at_once();
             let described = slot.described(place as u64);
             // SAFETY: [disk-under-way] buffer and descriptor stay in `under_way` until this entry's completion was taken.
             let pushed = unsafe { self.ring.submission().push(&described) };
@@ -105,9 +108,21 @@ impl Uring {
 }
 
 impl UnderWay {
+    /// A write that only copies into the page cache. The kernel would hand it to a thread of its own, and the wake-up of that
+    /// takes longer than the copy.
+    fn copy_at_once(&mut self) {
+        let copies = matches!(&self.request, Request::Write { sync: false, length, .. } if *length <= COPIED_BYTES_MAX);
+        if copies && !self.file.direct && self.result.is_none() && self.moved == 0 {
+            self.result = Some(carry_out(&self.file, &mut self.request));
+        }
+    }
+
     fn described(&mut self, place: u64) -> io_uring::squeue::Entry {
         let fd = types::Fd(self.file.fd.as_raw_fd());
         let moved = self.moved;
+        if self.result.is_some() {
+            return opcode::Nop::new().build().user_data(place);
+        }
         let entry = match &mut self.request {
             Request::Read { at, buffer, .. } => {
                 let rest = &mut buffer[moved..];
@@ -130,6 +145,9 @@ impl UnderWay {
 
     /// The request's result after the kernel said `result`; none if it goes on.
     fn after(&mut self, result: i32) -> Option<io::Result<u64>> {
+        if let Some(result) = self.result.take() {
+            return Some(result);
+        }
         if result < 0 {
             let errno = Errno::from_raw_os_error(-result);
             // None says anything about the file. What a thread has asked for is cancelled when the thread ends.
@@ -205,7 +223,7 @@ impl Disk for Uring {
 
     fn push(&mut self, token: u64, request: Request) {
         match self.folder.file(request.file()) {
-            Ok(file) => self.pushed.push_back(UnderWay { token, request, file, moved: 0 }),
+            Ok(file) => self.pushed.push_back(UnderWay { token, request, file, moved: 0, result: None }),
             Err(error) => self.refused.push(Completion { token, request, result: Err(error) }),
         }
     }
@@ -309,6 +327,8 @@ fn ring() -> io::Result<IoUring> {
 
 /// Requests that the kernel has at a time.
 const ENTRIES: u32 = 64;
+/// Of a write that is copied at once: a longer one is worth a thread.
+const COPIED_BYTES_MAX: usize = 256 << 10;
 /// Of one system call; longer transfers are cut.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 const RWF_DSYNC: i32 = rustix::io::ReadWriteFlags::DSYNC.bits() as i32;

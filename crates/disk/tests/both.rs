@@ -84,6 +84,21 @@ fn what_is_written_is_read_back_whatever_the_order_of_completions() {
 }
 
 #[test]
+fn a_write_into_the_page_cache_is_there_once_it_was_submitted() {
+    each(|disk, path| {
+        let file = disk.open("cached", Open::Create { direct: false }).unwrap();
+        for at in 0..200u8 {
+            let (length, offset) = (BLOCK_BYTES, u64::from(at) * BLOCK_BYTES as u64);
+            disk.push(0, Request::Write { file, at: offset, buffer: filled(length, at + 1), length, sync: false });
+            disk.submit().unwrap();
+            assert!(fs::read(path.join("cached")).unwrap()[offset as usize..].iter().all(|byte| *byte == at + 1));
+            assert_eq!(fs::metadata(path.join("cached")).unwrap().len(), offset + length as u64);
+            all(disk, 1);
+        }
+    });
+}
+
+#[test]
 fn a_file_that_is_no_multiple_of_a_block_long_is_read_to_its_end() {
     each(|disk, path| {
         fs::write(path.join("odd"), vec![7; 5000]).unwrap();
