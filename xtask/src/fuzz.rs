@@ -57,14 +57,23 @@ impl Asked {
 struct Target {
     /// `tcp/frames`: the crate's folder and the target.
     name: String,
-    /// The workspace of the crate's targets.
-    workspace: PathBuf,
-    bin: String,
+    /// The folder of the crate's targets.
+    folder: PathBuf,
+    source: String,
 }
 
 impl Target {
     fn corpus(&self) -> PathBuf {
-        self.workspace.join("corpus").join(&self.bin)
+        self.folder.join("corpus").join(&self.source)
+    }
+
+    /// What cargo calls it: no other crate's target has that name.
+    fn program(&self) -> String {
+        self.name.replace('/', "-")
+    }
+
+    fn package(&self) -> String {
+        format!("overside-{}-fuzz", self.name.split('/').next().unwrap_or_default())
     }
 }
 
@@ -120,12 +129,12 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
 fn find(root: &Path) -> Result<Vec<Target>> {
     let (mut folders, mut targets) = (vec![root.join("crates")], Vec::new());
     while let Some(folder) = folders.pop() {
-        let workspace = folder.join("fuzz");
-        if workspace.join("Cargo.toml").is_file() {
+        let fuzz = folder.join("fuzz");
+        if fuzz.join("Cargo.toml").is_file() {
             let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            for source in entries(&workspace.join("fuzz_targets"))? {
-                let bin = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                targets.push(Target { name: format!("{package}/{bin}"), workspace: workspace.clone(), bin });
+            for source in entries(&fuzz.join("fuzz_targets"))? {
+                let source = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                targets.push(Target { name: format!("{package}/{source}"), folder: fuzz.clone(), source });
             }
         } else if !folder.join("Cargo.toml").is_file() {
             folders.extend(entries(&folder)?.into_iter().filter(|path| path.is_dir()));
@@ -143,40 +152,29 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?)
 }
 
-/// Builds each workspace's targets and copies them to where no other's have their names.
+/// Builds the targets; where each is.
 fn build(root: &Path, place: &Path, targets: &[Target], sanitize: bool) -> Result<Vec<(Target, PathBuf)>> {
     let host = triple()?;
     let flags: Vec<&str> = FLAGS.iter().copied().chain(sanitize.then_some(SANITIZE)).collect();
-    let programs = place.join("programs");
-    std::fs::create_dir_all(&programs)?;
-    let mut built = Vec::new();
-    for of_one in targets.chunk_by(|a, b| a.workspace == b.workspace) {
-        let workspace = &of_one[0].workspace;
-        // The same versions as everywhere; what only fuzzing needs is added by cargo.
-        let lock = workspace.join("Cargo.lock");
-        std::fs::copy(root.join("Cargo.lock"), &lock).with_context(|| lock.display().to_string())?;
-        let bins = of_one.iter().flat_map(|target| ["--bin", target.bin.as_str()]);
-        let mut cargo = Command::new(env!("CARGO"));
-        if sanitize {
-            cargo.env("RUSTC_BOOTSTRAP", "1");
-        }
-        let status = cargo
-            .args(["build", "--release", "--quiet", "--target", &host, "--target-dir"])
-            .arg(place)
-            .args(bins)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
-            .current_dir(workspace)
-            .status()?;
-        if !status.success() {
-            bail!("the fuzz targets in {} do not build", workspace.display());
-        }
-        for target in of_one {
-            let program = programs.join(target.name.replace('/', "-"));
-            std::fs::copy(place.join(&host).join("release").join(&target.bin), &program)?;
-            built.push((target.clone(), program));
-        }
+    let workspace = root.join("fuzz");
+    // The same versions as everywhere; what only fuzzing needs is added by cargo.
+    let lock = workspace.join("Cargo.lock");
+    std::fs::copy(root.join("Cargo.lock"), &lock).with_context(|| lock.display().to_string())?;
+    let mut cargo = Command::new(env!("CARGO"));
+    if sanitize {
+        cargo.env("RUSTC_BOOTSTRAP", "1");
     }
-    Ok(built)
+    cargo.args(["build", "--release", "--quiet", "--target", &host, "--target-dir"]).arg(place);
+    for of_one in targets.chunk_by(|a, b| a.folder == b.folder) {
+        cargo.args(["--package", &of_one[0].package()]);
+    }
+    targets.iter().for_each(|target| _ = cargo.args(["--bin", &target.program()]));
+    let status = cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).current_dir(workspace).status()?;
+    if !status.success() {
+        bail!("the fuzz targets do not build");
+    }
+    let programs = place.join(host).join("release");
+    Ok(targets.iter().map(|target| (target.clone(), programs.join(target.program()))).collect())
 }
 
 /// Whether the compiler can build under the address sanitizer.

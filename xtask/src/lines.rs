@@ -152,7 +152,7 @@ fn at_revision(root: &Path, revision: &str) -> Result<Tree> {
     let listed = String::from_utf8(listed.stdout).context("a file name is not UTF-8")?;
     let paths: Vec<&str> = listed.split('\0').filter(|path| path.ends_with(".rs")).collect();
     let manifests = listed.split('\0').filter_map(|path| path.strip_suffix("/Cargo.toml"));
-    // The targets of a crate's fuzzing are a workspace of their own in its folder, and its tests.
+    // The targets of a crate's fuzzing are of another workspace, and its tests.
     let folders = manifests.filter(|folder| !folder.ends_with("/fuzz"));
     let packages = folders.map(|folder| Package { folder: folder.to_string(), ..Package::default() }).collect();
     Ok(Tree::new(contents(root, revision, &paths)?, packages, BTreeSet::new()))
