@@ -37,7 +37,7 @@ const fn deciding(name: &'static str, counted: &'static str, arguments: &'static
     Scenario { name, example: "deciding", arguments, counted }
 }
 
-const SCENARIOS: [Scenario; 16] = [
+const SCENARIOS: [Scenario; 17] = [
     tree("tree-get", &["get"]),
     tree("tree-insert", &["insert"]),
     tree("tree-upsert", &["upsert"]),
@@ -59,10 +59,16 @@ const SCENARIOS: [Scenario; 16] = [
         arguments: &["64", "20000"],
         counted: "10round_trip8measured17h",
     },
+    Scenario {
+        name: "cached-read",
+        example: "cached_read",
+        arguments: &["1000"],
+        counted: "11cached_read8measured17h",
+    },
 ];
 
 /// What is built for them.
-const EXAMPLES: [&str; 6] = [TREE, "formats", "serving", "deciding", "pack", "round_trip"];
+const EXAMPLES: [&str; 7] = [TREE, "formats", "serving", "deciding", "pack", "round_trip", "cached_read"];
 
 /// Counts every scenario and compares with the record, or writes the record.
 pub fn run(root: &Path, record: bool) -> Result<()> {
