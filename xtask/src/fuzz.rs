@@ -193,7 +193,7 @@ fn triple() -> Result<String> {
 
 /// Runs one target; a line about it.
 fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<String> {
-    let label = target.name.replace('/', "-");
+    let label = target.program();
     let (found, failed) = (place.join("found").join(&label), place.join("failed"));
     std::fs::create_dir_all(&found)?;
     std::fs::create_dir_all(&failed)?;
