@@ -230,7 +230,7 @@ fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<S
 /// Drops the inputs of a target's corpus that have no name of their own and reach no code that the
 /// others do not; a line about it.
 fn minimize(place: &Path, target: &Target, program: &Path) -> Result<String> {
-    let folder = place.join("least").join(target.name.replace('/', "-"));
+    let folder = place.join("least").join(target.program());
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
