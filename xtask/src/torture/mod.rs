@@ -52,14 +52,18 @@ fn build(root: &Path, target: &Path, release: bool) -> Result<PathBuf> {
     if release {
         command.args(["build", "--release", "--quiet", "--package", "overside-preload"]);
     } else {
-        // As the tests have it, so that nothing is built after them.
+        // As the tests have it, so that nothing is built after them; such a library lies among what they stand on.
         command.args(["test", "--no-run", "--quiet", "--test", "pairs"]).args(crate::TESTED);
     }
     command.current_dir(root);
     if !command.status()?.success() {
         bail!("the sockets library does not build");
     }
-    Ok(target.join(if release { "release" } else { "debug" }).join("liboverside_preload.so"))
+    let library = target.join(if release { "release" } else { "debug/deps" }).join("liboverside_preload.so");
+    if !library.is_file() {
+        bail!("{}, which was to be built, is not there", library.display());
+    }
+    Ok(library)
 }
 
 struct Torture {
