@@ -179,6 +179,10 @@ fn clock_ns(id: ClockId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        process::Command,
+        time::{Duration, Instant},
+    };
 
     #[test]
     fn waits_are_counted_and_no_other_line_is() {
@@ -203,14 +207,24 @@ mod tests {
         assert!(worked >= 20_000_000 && slept < 5_000_000, "{worked} {slept}");
     }
 
+    /// A process without threads that end, as this one has them.
     #[test]
     fn another_process_is_read_as_the_kernel_accounts_it() {
-        let pid = std::process::id();
-        let before = (Cpu::own(), Cpu::of(pid).unwrap());
-        burn(50_000_000);
-        let (own, seen) = (Cpu::own() - before.0, Cpu::of(pid).unwrap() - before.1);
-        // Other tests' threads may begin and end meanwhile; ours alone did 50 ms, and a tick is 4 ms.
-        assert!(own >= 50_000_000 && seen >= 40_000_000, "{own} {seen}");
+        let start = Instant::now();
+        let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let mut idle = Command::new("sleep").arg("600").spawn().unwrap();
+        let mut seen = Cpu::default();
+        while seen.ns < 50_000_000 && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+            seen = Cpu::of(busy.id()).unwrap();
+        }
+        let (lasted, slept) = (start.elapsed(), Cpu::of(idle.id()).unwrap());
+        for child in [&mut busy, &mut idle] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(seen.ns >= 50_000_000 && u128::from(seen.ns) <= lasted.as_nanos(), "{seen:?} of {lasted:?}");
+        assert!(slept.ns < 40_000_000, "{slept:?}");
         assert!(Cpu::of(u32::MAX - 1).unwrap_err().to_string().contains("still running"));
     }
 
