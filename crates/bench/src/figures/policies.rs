@@ -227,6 +227,18 @@ mod tests {
         assert!(made(1000).iter().zip(&traces).all(|(again, first)| again.accesses == first.accesses));
     }
 
+    /// It is the default because of that.
+    #[test]
+    fn the_default_keeps_the_most_or_nearly() {
+        let default = CacheOptions::default().policy;
+        for trace in made(2_000).into_iter().filter(|trace| trace.name != "loop") {
+            let blocks = distinct(&trace.accesses) / 10;
+            let of = |kind: PolicyKind| replay(kind, blocks, trace.accesses.iter().copied()).hit_ratio();
+            let best = PolicyKind::ALL.into_iter().map(of).fold(0.0, f64::max);
+            assert!(of(default) > 0.97 * best, "{}: {} of {best}", trace.name, of(default));
+        }
+    }
+
     #[test]
     fn a_trace_is_read_by_its_blocks_and_a_bad_line_is_named() {
         let path = std::env::temp_dir().join(format!("overside-policies-test-{}", std::process::id()));

@@ -123,7 +123,7 @@ pub struct ServeVolumes {
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes_or_none)]
     pub cache: usize,
     /// Which block makes room in the cache for another one.
-    #[arg(long, value_name = "POLICY", default_value = PolicyKind::Mq.name(), value_parser = policy())]
+    #[arg(long, value_name = "POLICY", default_value = PolicyKind::default().name(), value_parser = policy())]
     pub policy: String,
     /// Bytes of the cache's blocks: a power of two from 512 to 1M.
     #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]

@@ -28,7 +28,7 @@ pub struct CacheOptions {
 
 impl Default for CacheOptions {
     fn default() -> Self {
-        CacheOptions { bytes: 256 << 20, block_bytes: 8192, policy: PolicyKind::Mq }
+        CacheOptions { bytes: 256 << 20, block_bytes: 8192, policy: PolicyKind::default() }
     }
 }
 

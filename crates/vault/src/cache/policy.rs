@@ -45,7 +45,7 @@ pub trait Policy: Send + fmt::Debug {
 }
 
 /// The policies there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PolicyKind {
     /// Multi-queue: for caches below another cache (vi-attached-storage §2.2).
     Mq,
@@ -59,7 +59,9 @@ pub enum PolicyKind {
     Lirs,
     /// Three first-in first-out queues.
     S3Fifo,
-    /// A window in front of a frequency filter.
+    /// A window in front of a frequency filter. The default: over the traces of the figure `policies` it keeps the most,
+    /// or next to it.
+    #[default]
     WTinyLfu,
 }
 
