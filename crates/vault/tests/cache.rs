@@ -180,6 +180,22 @@ fn a_hinted_block_is_not_older_than_a_write() {
     }
 }
 
+/// A hint is more than words: what it names is read before anybody asks for it, and what nobody needs makes room.
+#[test]
+fn what_will_be_needed_is_there_before_it_is_asked_for_and_what_will_not_goes() {
+    let mut cache = cache(4, PolicyKind::Mq);
+    let two = |hint| Work::Hint { at: 0, length: 2 * BLOCK as u64, hint };
+    submit(&mut cache, 0, two(Hint::WillNeed));
+    until_quiet(&mut cache);
+    let asked = cache.below().submitted;
+    submit(&mut cache, 1, read(0, 2 * BLOCK));
+    assert_eq!((poll(&mut cache).len(), cache.below().submitted), (1, asked), "the hint has brought it");
+    assert_eq!((cache.statistics().hits, cache.statistics().misses), (2, 0));
+    submit(&mut cache, 2, two(Hint::DontNeed));
+    until_quiet(&mut cache);
+    assert_eq!(cache.statistics().blocks, 0);
+}
+
 #[test]
 fn what_failed_is_not_in_the_cache() {
     let mut cache = cache(4, PolicyKind::Arc);

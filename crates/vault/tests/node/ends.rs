@@ -15,18 +15,42 @@ use super::*;
 
 /// Memory behind a gate, and what was carried out, in order.
 #[derive(Debug)]
-struct Gated {
+pub struct Gated {
     memory: MemoryDevice,
     waiting: VecDeque<Request>,
     gate: Arc<Gate>,
 }
 
 #[derive(Debug)]
-struct Gate {
+pub struct Gate {
     is_open: AtomicBool,
     signal: Signal,
     arrived: AtomicU64,
-    done: Mutex<Vec<&'static str>>,
+    pub done: Mutex<Vec<&'static str>>,
+}
+
+impl Gate {
+    /// A closed one, and memory behind it.
+    pub fn before_memory() -> (Arc<Gate>, Gated) {
+        let gate = Arc::new(Gate {
+            is_open: AtomicBool::new(false),
+            signal: Signal::new().unwrap(),
+            arrived: AtomicU64::new(0),
+            done: Mutex::default(),
+        });
+        let memory = MemoryDevice::new(1 << 20).unwrap();
+        (gate.clone(), Gated { memory, waiting: VecDeque::new(), gate })
+    }
+
+    pub fn open(&self) {
+        self.is_open.store(true, Ordering::Release);
+        self.signal.notify();
+    }
+
+    /// Requests that have come to it.
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Acquire)
+    }
 }
 
 impl Device for Gated {
@@ -38,12 +62,15 @@ impl Device for Gated {
         self.waiting.append(batch);
     }
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.gate.signal.drain();
         if !self.gate.is_open.load(Ordering::Acquire) {
             return 0;
         }
         let mut done = self.gate.done.lock().unwrap();
         done.extend(self.waiting.iter().map(|request| match request.work {
-            Work::Write { .. } => "write",
+            Work::Write { fua: false, .. } => "write",
+            Work::Write { .. } => "write, fua",
+            Work::Zero { .. } => "zero",
             Work::Flush => "flush",
             _ => "other",
         }));
@@ -60,14 +87,7 @@ impl Device for Gated {
 
 #[test]
 fn what_is_under_way_is_completed_and_flushed() {
-    let gate = Arc::new(Gate {
-        is_open: AtomicBool::new(false),
-        signal: Signal::new().unwrap(),
-        arrived: AtomicU64::new(0),
-        done: Mutex::default(),
-    });
-    let memory = MemoryDevice::new(1 << 20).unwrap();
-    let device = Gated { memory, waiting: VecDeque::new(), gate: gate.clone() };
+    let (gate, device) = Gate::before_memory();
     let name = fresh_name("shm");
     let options = NodeOptions { writes: Writes::Back, ..NodeOptions::default() };
     let served = serve("shm", &name, Box::new(device), options);
@@ -76,7 +96,7 @@ fn what_is_under_way_is_completed_and_flushed() {
     let work = Work::Write { at: 0, from: overside_memory::Bytes::prefix(buffer, 512), fua: false };
     client.submit(&mut [Request { tag: 0, work }].into());
     let limit = Instant::now() + PATIENCE;
-    while gate.arrived.load(Ordering::Acquire) == 0 {
+    while gate.arrived() == 0 {
         assert!(Instant::now() < limit, "the write does not arrive");
         client.poll(&mut Vec::new());
         std::thread::yield_now();
@@ -89,8 +109,7 @@ fn what_is_under_way_is_completed_and_flushed() {
         std::thread::yield_now();
     }
     assert!(!ended.is_finished(), "a write is under way");
-    gate.is_open.store(true, Ordering::Release);
-    gate.signal.notify();
+    gate.open();
     ended.join().unwrap();
     assert_eq!(*gate.done.lock().unwrap(), ["write", "flush", "other"]);
 }

@@ -6,6 +6,7 @@ mod door;
 mod ends;
 mod hostile;
 mod killed;
+mod late;
 
 use std::path::Path;
 use std::sync::Arc;

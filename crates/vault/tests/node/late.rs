@@ -1,0 +1,123 @@
+//! When answers come: after what they promise, never, or all at once.
+
+use overside_memory::{Bytes, Segment};
+use overside_vault::server::Writes;
+use overside_volume::client::{Link, LinkOptions};
+use overside_volume::{Completion, Request, Work, complete};
+
+use super::ends::Gate;
+use super::*;
+
+fn write(at: u64) -> Work {
+    let buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+    Work::Write { at, from: Bytes::prefix(buffer, 512), fua: false }
+}
+
+/// By FUA, or by a FLUSH before the answer where a request has none.
+#[test]
+fn what_goes_through_is_answered_when_the_device_has_it_on_stable_storage() {
+    let (through, back) = (&["write, fua", "zero", "flush"][..], &["write", "zero"][..]);
+    let all = TRANSPORTS.map(|transport| [(transport, Writes::Through, through), (transport, Writes::Back, back)]);
+    for (transport, writes, asked) in all.into_iter().flatten() {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        gate.open();
+        let _served = serve(transport, &name, Box::new(device), NodeOptions { writes, ..NodeOptions::default() });
+        let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+        for work in [write(0), Work::Zero { at: 4096, length: 512 }] {
+            assert_eq!(complete(&mut client, &SystemClock, work, PATIENCE).1, Ok(()));
+        }
+        assert_eq!(*gate.done.lock().unwrap(), asked, "{transport}, {writes:?}");
+    }
+}
+
+#[test]
+fn what_is_overdue_is_asked_again_over_another_connection_and_carried_out_once() {
+    for transport in TRANSPORTS {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let _served = serve(transport, &name, Box::new(device), NodeOptions::default());
+        let options = LinkOptions { deadline: Duration::from_secs(1), ..LinkOptions::default() };
+        let mut client = Link::attach(provider(transport), &name, "v", options).unwrap();
+        let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
+        client.submit(&mut [Request { tag: 7, work: write(0) }].into());
+        // The connection is sound, and the node alive: only the answer is missing.
+        while !client.handle().is_away() {
+            assert!(Instant::now() < limit, "nobody misses the answer");
+            assert_eq!(client.poll(&mut done), 0);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(gate.arrived(), 1);
+        gate.open();
+        while client.poll(&mut done) == 0 {
+            assert!(Instant::now() < limit, "it is not asked again");
+            let look = Some(Instant::now() + Duration::from_millis(20));
+            overside_volume::wait(&mut client, &SystemClock, look).unwrap();
+        }
+        assert_eq!((done[0].tag, done[0].result, done.len()), (7, Ok(()), 1));
+        assert!(client.handle().reconnects() > 0, "the answer came over the first connection");
+        assert_eq!(*gate.done.lock().unwrap(), ["write, fua"], "{transport}: carried out once");
+    }
+}
+
+/// Or the node would have nowhere to put them, and would end the connection.
+#[test]
+fn a_client_sends_what_it_has_credits_for_and_the_rest_when_answers_come() {
+    const REQUESTS: usize = 200;
+    let credits = u64::from(NodeOptions::default().requests_max);
+    for transport in TRANSPORTS {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let _served = serve(transport, &name, Box::new(device), NodeOptions::default());
+        let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+        let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
+        client.submit(&mut (0..REQUESTS as u64).map(|tag| Request { tag, work: write(tag * 512) }).collect());
+        // For a while after the last that may come.
+        let mut quiet = 0;
+        while quiet < 50 {
+            assert!(Instant::now() < limit, "{} requests arrive, of {credits}", gate.arrived());
+            client.poll(&mut done);
+            std::thread::sleep(Duration::from_millis(2));
+            quiet = if gate.arrived() < credits { 0 } else { quiet + 1 };
+        }
+        assert_eq!((gate.arrived(), done.len()), (credits, 0), "{transport}");
+        gate.open();
+        while done.len() < REQUESTS {
+            assert!(Instant::now() < limit, "{} of {REQUESTS} came back", done.len());
+            overside_volume::wait(&mut client, &SystemClock, Some(limit)).unwrap();
+            client.poll(&mut done);
+        }
+        assert!(done.iter().all(|one| one.result == Ok(())));
+        assert_eq!(client.handle().reconnects(), 0, "{transport}: the node found it wrong");
+    }
+}
+
+/// A sleep for each would cost a wake-up for each.
+#[test]
+fn answers_that_come_together_are_taken_by_one_wake_up() {
+    const REQUESTS: u64 = 32;
+    for transport in TRANSPORTS {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let _served = serve(transport, &name, Box::new(device), NodeOptions::default());
+        let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+        let limit = Instant::now() + PATIENCE;
+        client.submit(&mut (0..REQUESTS).map(|tag| Request { tag, work: write(tag * 512) }).collect());
+        while gate.arrived() < REQUESTS || !client.arm() {
+            assert!(Instant::now() < limit, "requests do not arrive");
+            assert_eq!(client.poll(&mut Vec::new()), 0);
+        }
+        gate.open();
+        // The client sleeps from before the first answer until after the last.
+        while gate.done.lock().unwrap().len() < REQUESTS as usize {
+            assert!(Instant::now() < limit, "requests are not carried out");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let (mut wakes, mut done) = (0, Vec::<Completion>::new());
+        while done.len() < REQUESTS as usize {
+            assert!(Instant::now() < limit, "answers do not come");
+            overside_volume::wait(&mut client, &SystemClock, Some(limit)).unwrap();
+            client.poll(&mut done);
+            wakes += 1;
+        }
+        // One, unless this machine keeps the node from its processors for so long.
+        assert!(wakes < REQUESTS / 4, "{transport}: {wakes} wake-ups for {REQUESTS} answers");
+    }
+}
