@@ -32,7 +32,7 @@ pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds,
 use serde_json::Value;
 
 /// The figures of `overside bench`, in the order of `all`.
-pub const FIGURES: [&str; 16] = [
+pub const FIGURES: [&str; 17] = [
     "verbs",
     "transmit",
     "delta",
@@ -49,6 +49,7 @@ pub const FIGURES: [&str; 16] = [
     "blocks",
     "policies",
     "clients",
+    "oltp",
 ];
 
 /// What a figure's JSON says of every claim that asks it.

@@ -15,6 +15,7 @@ mod figure;
 pub mod gather;
 mod messages;
 mod mixed;
+mod oltp;
 mod page;
 mod papers;
 mod policies;
@@ -87,7 +88,7 @@ pub struct Options {
     pub results: Option<PathBuf>,
     /// Of `regret`: which grid of shapes; 0 is the usual one.
     pub seed: u64,
-    /// Of `durability`: in which folder its data lies meanwhile; the current one unless said.
+    /// Of `durability` and `oltp`: in which folder its data lies meanwhile; the current one unless said.
     pub dir: Option<PathBuf>,
     /// Of `policies`: a trace in addition to those that it makes.
     pub trace: Option<PathBuf>,
@@ -119,7 +120,7 @@ pub use overside_evidence::FIGURES as NAMES;
 pub fn run(options: &Options) -> Result<Figures> {
     let start = Instant::now();
     let names: Vec<&str> = match options.figure.as_str() {
-        "all" => NAMES.to_vec(),
+        "all" => NAMES.into_iter().filter(|name| !ALONE.contains(name)).collect(),
         name => vec![name],
     };
     let over = over(options)?;
@@ -192,11 +193,15 @@ fn fits(options: &Options, names: &[&str]) -> Result<()> {
         "--trace is replayed by policies; {} has no use for it",
         options.figure
     );
-    if names.contains(&"durability") {
+    if names.iter().any(|name| ["durability", "oltp"].contains(name)) {
         // Refused now rather than after all the others have been measured.
         durability::folder::parent(options.dir.as_deref())?;
     } else {
-        ensure!(options.dir.is_none(), "--dir is where durability has its data; {} has none", options.figure);
+        ensure!(
+            options.dir.is_none(),
+            "--dir is where durability and oltp have their data; {} has none",
+            options.figure
+        );
     }
     Ok(())
 }
@@ -254,6 +259,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "blocks" => blocks::measure(setting),
         "policies" => policies::measure(setting),
         "clients" => blocks::clients::measure(setting),
+        "oltp" => oltp::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -271,6 +277,8 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     }
 }
 
+/// What `all` leaves out: it wants root, and a database that is installed.
+const ALONE: [&str; 1] = ["oltp"];
 /// Figures whose other ends do what they are told over a line, and may be on another host.
 const FAR: [&str; 8] = ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages"];
 

@@ -10,6 +10,7 @@ mod costs;
 mod durability;
 mod messages;
 mod mixed;
+mod oltp;
 mod policies;
 mod scans;
 mod shuffle;
@@ -36,6 +37,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         blocks::RULES,
         policies::RULES,
         clients::RULES,
+        oltp::RULES,
     ]
     .into_iter()
     .flatten()
@@ -43,7 +45,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 
 /// The bars of those figures that are judged by their JSON alone.
 pub fn goals() -> impl Iterator<Item = &'static Goals> {
-    [durability::GOALS, blocks::GOALS, policies::GOALS].into_iter()
+    [durability::GOALS, blocks::GOALS, policies::GOALS, oltp::GOALS].into_iter()
 }
 
 /// Any x.

@@ -48,7 +48,7 @@ pub(in crate::figures) fn parent(dir: Option<&Path>) -> Result<PathBuf> {
 ///
 /// # Errors
 /// There is less: the line says so, and nothing was written yet.
-pub(super) fn room(parent: &Path, needed: u64) -> Result<String> {
+pub(in crate::figures) fn room(parent: &Path, needed: u64) -> Result<String> {
     let of = statvfs(parent).with_context(|| format!("{}: name a folder with --dir", parent.display()))?;
     let free = of.f_bavail * of.f_frsize;
     let line =

@@ -5,7 +5,10 @@
 //! do not reach it or them.
 
 use super::ROLE;
-use crate::process::{Process, child_socket, memory_file};
+use crate::{
+    measure::Split,
+    process::{Process, child_socket, memory_file},
+};
 use anyhow::{Context, Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -318,6 +321,11 @@ fn run(command: &mut Command, line: &UnixStream) -> Result<Ended> {
 
 /// Processor time of a process and of all that it has started, ended or not, in nanoseconds.
 pub fn tree_ns(root: u32) -> u64 {
+    tree(root).total() * TICK_NS
+}
+
+/// The same, by mode.
+pub(in crate::figures) fn tree(root: u32) -> Split {
     let all = everybody();
     let mut tree = vec![root];
     let mut at = 0;
@@ -325,7 +333,13 @@ pub fn tree_ns(root: u32) -> u64 {
         tree.extend(all.iter().filter(|times| times.parent == parent).map(|times| times.process));
         at += 1;
     }
-    all.iter().filter(|times| tree.contains(&times.process)).map(|times| (times.own + times.reaped) * TICK_NS).sum()
+    let own = all.iter().filter(|times| tree.contains(&times.process)).flat_map(|times| [times.own, times.reaped]);
+    own.fold(Split::default(), |sum, one| Split { user: sum.user + one.user, system: sum.system + one.system })
+}
+
+/// Of those alone that a process has started and that have ended.
+pub(in crate::figures) fn reaped(process: u32) -> Split {
+    Times::of(process).map_or(Split::default(), |times| times.reaped)
 }
 
 /// Every process there is.
@@ -338,8 +352,8 @@ fn everybody() -> Vec<Times> {
 struct Times {
     process: u32,
     parent: u32,
-    own: u64,
-    reaped: u64,
+    own: Split,
+    reaped: Split,
 }
 
 impl Times {
@@ -351,7 +365,8 @@ impl Times {
     fn parse(process: u32, stat: &str) -> Option<Times> {
         let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
         let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        Some(Times { process, parent: field(1)? as u32, own: field(11)? + field(12)?, reaped: field(13)? + field(14)? })
+        let split = |at: usize| Some(Split { user: field(at)?, system: field(at + 1)? });
+        Some(Times { process, parent: field(1)? as u32, own: split(11)?, reaped: split(13)? })
     }
 }
 
@@ -369,7 +384,8 @@ mod tests {
     fn times_are_read_past_any_name() {
         let stat = "77 (a) 1 2 (b) S 5 77 77 0 -1 4194304 99 0 0 0 120 30 7 8 20 0 1 0 79272";
         let times = Times::parse(77, stat).unwrap();
-        assert_eq!((times.parent, times.own, times.reaped), (5, 150, 15));
+        assert_eq!((times.parent, times.own.total(), times.reaped.total()), (5, 150, 15));
+        assert_eq!((times.own.user, times.reaped.system), (120, 8));
         assert!(Times::parse(77, "77 (a) S").is_none());
     }
 

@@ -1,0 +1,33 @@
+//! TPC-C on an attached volume, beside a disk of the database's own.
+
+use super::{ANYWHERE, at, part};
+use crate::{
+    measured::Metric,
+    verdict::{Goals, Of, Part, Rule, Wanted},
+};
+use Metric::Recorded;
+use Wanted::{AtLeast, AtMost, Within};
+
+/// In the order of the project's table.
+pub(super) const GOALS: &Goals = &Goals {
+    figure: "oltp",
+    parts: &[part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.98))],
+};
+
+pub(super) const RULES: &[Rule] = &[
+    rule("VI-C44", &[part("the database's share, attached", share("the database's share: attached"), AtMost(0.4))]),
+    // Within three points of what the paper has.
+    rule("VI-C47", &[part("transactions/s over local", OVER_LOCAL, Within(0.95, 1.01))]),
+    rule("VI-C48", &[part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.95))]),
+    rule("VI-C49", &[part("hits of the node's cache", share("hits of the node's cache: attached"), Within(0.4, 0.45))]),
+];
+
+const OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: attached", "transactions/s: local", ANYWHERE);
+
+const fn share(series: &'static str) -> Of {
+    Of::Value(Recorded, at(series, 0))
+}
+
+const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { claim, figure: "oltp", parts }
+}
