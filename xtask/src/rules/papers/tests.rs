@@ -31,7 +31,8 @@ fn found_in(id: &str, lines: &str, files: &[(&str, &str)]) -> Vec<String> {
 }
 
 /// A CI that runs all figures but one.
-const SCRIPTS: [(&str, &str); 2] = [
+const SCRIPTS: [(&str, &str); 3] = [
+    (NIGHTLY, "overside bench oltp --json --quick"),
     (CI, ".ci/figures\n.ci/demo\ncargo xtask guest"),
     (
         ".ci/figures",
@@ -58,9 +59,13 @@ fn rows_name_files_tests_and_figures_that_there_are() {
     for (test, runs) in [(".ci/figures", true), (".ci/gone", false), ("guest: sockets", true), ("guest: gone", false)] {
         assert_eq!(found(&BUILT.replace("send_works", test), "").is_empty(), runs, "{test}");
     }
-    for (figure, runs) in
-        [("bench delta: CPU", true), ("bench sockets", false), ("bench weather", false), ("demo", true)]
-    {
+    for (figure, runs) in [
+        ("bench delta: CPU", true),
+        ("bench sockets", false),
+        ("bench weather", false),
+        ("demo", true),
+        ("bench oltp", true),
+    ] {
         let lines = format!("{BUILT}figure = [\"{figure}\"]\n");
         assert_eq!(found(&lines, TESTED).is_empty(), runs, "{figure}");
     }
