@@ -23,7 +23,7 @@ fn a_volume_is_made_served_and_attached_and_keeps_its_bytes() {
     let members = ["a", "b", "c"].map(|name| Place::File(folder.join(name))).to_vec();
     let (name, layout) = ("pg".to_owned(), LayoutKind::Stripes);
     let clock = SystemClock::handle();
-    let creation = Creation { name, bytes: 6 << 20, members, layout, stripe: 65536, id: [7; 16] };
+    let creation = Creation { name, bytes: 6 << 20, members, layout, stripe: 65536, id: [7; 16], files: None };
     home.create(&creation, &clock).unwrap();
     let address = format!("shm:volumes-{}", std::process::id());
     for written in [false, true] {

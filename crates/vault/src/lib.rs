@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`cache`] | a device over a device that keeps blocks in memory, by one of seven policies |
+//! | [`files`] | files on a volume: which has which bytes |
 //! | [`fronts`] | devices for programs that know nothing of this project: NBD |
 //! | [`home`] | where volumes are written down: a folder, and superblocks on members |
 //! | [`members`] | what a volume lies on: files, memory |
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod files;
 pub mod fronts;
 pub mod home;
 pub mod members;

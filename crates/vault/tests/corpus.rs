@@ -1,6 +1,7 @@
 //! The fuzz targets' corpus, replayed: seeds are those of this version, and near them nothing breaks a promise.
 
 use overside_corpus::{Check, Corpus};
+use overside_vault::files::{fuzz_files, seeds_files};
 use overside_vault::fronts::fuse::{fuzz_fuse, seeds_fuse};
 use overside_vault::fronts::nbd::{fuzz_nbd, seeds_nbd};
 use overside_vault::home::{fuzz_superblock, seeds_superblock};
@@ -9,9 +10,10 @@ use overside_vault::server::{fuzz_access, seeds_access};
 use overside_vault::trace::{fuzz_trace, seeds_trace};
 
 /// How many neighbours of a seed are looked at is of each target.
-fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 6] {
+fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 7] {
     [
         ("access", seeds_access(), fuzz_access, 400),
+        ("files", seeds_files(), fuzz_files, 700),
         ("fuse", seeds_fuse(), fuzz_fuse, 400),
         ("nbd", seeds_nbd(), fuzz_nbd, 400),
         ("superblock", seeds_superblock(), fuzz_superblock, 128),

@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`device`] | the trait, requests, completions, and the sentences |
+//! | [`files`] | a volume that keeps files: which places of its address space are what |
 //! | [`layout`] | which bytes of an array lie on which member; pure |
 //! | [`Array`] | a device over devices: one behind the other, or in stripes |
 //! | [`Raid`] | the same where one device may be lost: mirrors, and stripes with a parity |
@@ -23,6 +24,7 @@
 mod array;
 pub mod client;
 pub mod device;
+pub mod files;
 mod intents;
 pub mod layout;
 mod memory;

@@ -74,10 +74,19 @@ struct Patch {
 impl<D: Device> Sectors<D> {
     /// Over a device, whose length stays.
     pub fn over(inner: D) -> Sectors<D> {
+        Self::of(inner, SECTOR_BYTES)
+    }
+
+    /// The same with units of one byte, for what lies over it and is no device of blocks.
+    pub fn bytes_over(inner: D) -> Sectors<D> {
+        Self::of(inner, 1)
+    }
+
+    fn of(inner: D, unit_bytes: u64) -> Sectors<D> {
         let geometry = inner.geometry();
         Sectors {
             unit: geometry.unit_bytes,
-            geometry: Geometry { unit_bytes: SECTOR_BYTES, ..geometry },
+            geometry: Geometry { unit_bytes, ..geometry },
             inner,
             parents: Slots::default(),
             children: Slots::default(),

@@ -1,11 +1,13 @@
 //! The fuzz targets' corpus, replayed: seeds are those of this version, and near them nothing breaks a promise.
 
 use overside_corpus::{Check, Corpus};
+use overside_volume::files::{fuzz_entry, seeds_entries};
 use overside_volume::wire::{fuzz_to_client, fuzz_to_node, seeds_to_client, seeds_to_node};
 use overside_volume::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 
-fn targets() -> [(&'static str, Vec<Vec<u8>>, Check); 4] {
+fn targets() -> [(&'static str, Vec<Vec<u8>>, Check); 5] {
     [
+        ("entries", seeds_entries(), fuzz_entry),
         ("to_node", seeds_to_node(), fuzz_to_node),
         ("to_client", seeds_to_client(), fuzz_to_client),
         ("intents", seeds_intents(), fuzz_intents),

@@ -76,6 +76,10 @@ pub struct Create {
     /// With --layout raid0 or raid5: bytes on a member before it is the next one's turn. 64K by default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub stripe: Option<usize>,
+    /// Keep files of programs, and no blocks for others. postgresql: relations and segments of the log.
+    /// sqlite: databases (.db, .db3, .sqlite, .sqlite3) with their journals and logs.
+    #[arg(long, value_name = "postgresql|sqlite", value_parser = ["postgresql", "sqlite"])]
+    pub files: Option<String>,
     /// What members on other nodes ask for.
     #[command(flatten)]
     pub keys: MemberKeys,

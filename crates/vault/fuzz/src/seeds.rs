@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use overside_vault::files::seeds_files;
 use overside_vault::fronts::fuse::seeds_fuse;
 use overside_vault::fronts::nbd::seeds_nbd;
 use overside_vault::home::seeds_superblock;
@@ -12,6 +13,7 @@ use overside_vault::trace::seeds_trace;
 fn main() -> std::io::Result<()> {
     let targets = [
         ("access", seeds_access()),
+        ("files", seeds_files()),
         ("fuse", seeds_fuse()),
         ("nbd", seeds_nbd()),
         ("superblock", seeds_superblock()),

@@ -197,7 +197,8 @@ impl Home {
         }
         let members = description.members.iter().map(|(place, _)| place.clone()).collect();
         let (layout, stripe, id) = (description.layout, description.stripe, description.id);
-        let needed = super::member_bytes(&Creation { name: String::new(), bytes, members, layout, stripe, id });
+        let needed =
+            super::member_bytes(&Creation { name: String::new(), bytes, members, layout, stripe, id, files: None });
         lengths.iter_mut().for_each(|(.., bytes)| *bytes = needed.max(*bytes));
         Ok(lengths)
     }

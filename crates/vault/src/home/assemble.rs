@@ -149,7 +149,7 @@ fn open_members(
 fn about(description: &Description, devices: &[Box<dyn Device>], sums: Vec<bool>) -> About {
     let places = description.members.iter().zip(devices);
     let members = places.map(|((place, _), device)| (place.to_string(), device.geometry().bytes)).collect();
-    About { layout: description.layout.name().to_owned(), members, sums, ..About::default() }
+    About { layout: description.layout.name().to_owned(), members, sums, files: description.files, ..About::default() }
 }
 
 fn opened(device: impl Device + 'static, about: About, absent: Vec<String>) -> Opened {

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use overside_disk::AtomicFile;
+use overside_volume::files::Preset;
 
 use super::{HomeError, LayoutKind, MEMBERS_MAX, Place, RemotePlace, Superblock, of};
 use crate::members::SpindleKind;
@@ -26,6 +27,8 @@ pub(super) struct Description {
     pub(super) lost: BTreeSet<(usize, u64)>,
     /// It becomes so long: whoever opens it finishes that first.
     pub(super) grows: Option<u64>,
+    /// It keeps files.
+    pub(super) files: Option<Preset>,
 }
 
 impl Description {
@@ -43,6 +46,7 @@ impl Description {
             stale: BTreeSet::new(),
             lost: BTreeSet::new(),
             grows: None,
+            files: None,
         };
         let (mut layouts, mut ids, mut last) = (0, 0, 0);
         for (at, line) in text.lines().enumerate() {
@@ -56,6 +60,7 @@ impl Description {
                 "layout" => found.take_layout(rest).inspect(|()| layouts += 1),
                 "id" => found.take_id(rest).inspect(|()| ids += 1),
                 "grows" if found.grows.is_none() => rest.parse().ok().map(|bytes| found.grows = Some(bytes)),
+                "files" if found.files.is_none() => Preset::parse(rest).map(|preset| found.files = Some(preset)),
                 "stale" => rest.parse().ok().filter(|member| found.stale.insert(*member)).map(drop),
                 "lost" => {
                     let unit =
@@ -178,6 +183,7 @@ impl Description {
         let _ = writeln!(text, "id {id}");
         self.stale.iter().for_each(|member| _ = writeln!(text, "stale {member}"));
         self.lost.iter().for_each(|(member, at)| _ = writeln!(text, "lost {member} {at}"));
+        self.files.iter().for_each(|preset| _ = writeln!(text, "files {}", preset.name()));
         self.grows.iter().for_each(|bytes| _ = writeln!(text, "grows {bytes}"));
         text
     }

@@ -25,11 +25,13 @@ use overside_disk::{AtomicFile, BLOCK_BYTES};
 use overside_verbs::Clock;
 use overside_volume::{ArrayError, Device, DeviceError};
 
+use crate::files;
 use crate::members::SpindleKind;
 use crate::members::volatile::SIDE_BYTES;
 use crate::server::{About, LastWriter, WriterRecord};
 use assemble::{assemble, format_intents, open_member};
 use description::Description;
+use overside_volume::files::Preset;
 use remote::Reached;
 
 /// The volumes that a node knows.
@@ -54,6 +56,8 @@ pub struct Creation {
     pub stripe: u64,
     /// Its id, by chance.
     pub id: [u8; 16],
+    /// It keeps files of this preset, and has no blocks for others.
+    pub files: Option<Preset>,
 }
 
 /// What a member is.
@@ -263,6 +267,10 @@ impl Home {
             let why = "a mirror or RAID 5 of files and memory would read what the memory has lost; use files alone";
             return Err(HomeError::Member { path: description, why: why.to_owned() });
         }
+        if creation.files.is_some() && creation.bytes < files::BYTES_MIN {
+            let why = format!("a volume of files has at least {} bytes (--size)", files::BYTES_MIN);
+            return Err(HomeError::Member { path: description, why });
+        }
         let (written, mut made) = make_members(creation, &description, self.around(clock))?;
         // Before it is written down, it has to open.
         let parsed = Description::parse(&description, &written.text())?;
@@ -373,9 +381,9 @@ fn make_members<'a>(
 ) -> Result<(Description, Made<'a>), HomeError> {
     let needed = member_bytes(creation);
     let mut made = Made::new(around);
-    let Creation { layout, stripe, bytes, id, .. } = *creation;
+    let Creation { layout, stripe, bytes, id, files, .. } = *creation;
     let (stale, lost, grows) = (BTreeSet::new(), BTreeSet::new(), None);
-    let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale, lost, grows };
+    let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale, lost, grows, files };
     for (member, place) in creation.members.iter().enumerate() {
         if let Place::Memory(asked) = place {
             let member_bytes = asked.unwrap_or(needed);
@@ -548,7 +556,15 @@ mod tests {
 
     fn creation(folder: &Path, layout: LayoutKind, count: usize) -> Creation {
         let members = (0..count).map(|member| Place::File(folder.join(format!("m{member}.img")))).collect();
-        Creation { name: "pg".into(), bytes: 3 << 20, members, layout, stripe: 64 << 10, id: *b"0123456789abcdef" }
+        Creation {
+            name: "pg".into(),
+            bytes: 3 << 20,
+            members,
+            layout,
+            stripe: 64 << 10,
+            id: *b"0123456789abcdef",
+            files: None,
+        }
     }
 
     fn clock() -> Arc<dyn Clock> {
@@ -557,6 +573,21 @@ mod tests {
 
     fn buffer() -> overside_memory::Buffer {
         Segment::private(8192).unwrap().carve(8192).pop().unwrap()
+    }
+
+    #[test]
+    fn a_volume_of_files_is_one_whenever_it_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, clock) = (Home::open(&folder.path().join("home")).unwrap(), SystemClock::handle());
+        let creation = Creation { files: Some(Preset::Sqlite), ..creation(folder.path(), LayoutKind::Mirror, 2) };
+        let small = Creation { bytes: files::BYTES_MIN - 1, ..creation.clone() };
+        assert!(matches!(home.create(&small, &clock), Err(HomeError::Member { .. })));
+        home.create(&creation, &clock).unwrap();
+        for _ in 0..2 {
+            let opened = home.open_volume("pg", &clock).unwrap();
+            assert_eq!(opened.about.files, Some(Preset::Sqlite));
+            crate::files::Files::open(opened.device, Preset::Sqlite, &*clock).unwrap();
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) struct Attachment {
     pub(super) writes: bool,
     /// The client's process, as it says itself.
     process: u32,
+    /// Sessions that write together have the same; 0: it writes alone.
+    pub(super) group: u64,
     fenced: AtomicBool,
     connections: AtomicUsize,
     /// When its last connection ended.
@@ -38,12 +40,13 @@ struct Requests {
 }
 
 impl Attachment {
-    pub(super) fn new(session: u64, volume: Arc<Volume>, writes: bool, process: u32) -> Attachment {
+    pub(super) fn new(session: u64, volume: Arc<Volume>, writes: bool, (process, group): (u32, u64)) -> Attachment {
         Attachment {
             session,
             volume,
             writes,
             process,
+            group,
             fenced: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             left: Mutex::default(),

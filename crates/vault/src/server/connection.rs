@@ -13,7 +13,7 @@ use super::attachment::Attachment;
 use super::blocks;
 use super::ledger::{Admitted, Credits};
 use super::volume::{Route, To, answer};
-use super::{Node, Who, Writes, lock};
+use super::{Node, Who, Writes, lock, writer_of};
 
 /// A connection's session with the service.
 #[derive(Debug)]
@@ -153,6 +153,7 @@ impl Connection {
         context.set_buffer_bytes(hello.buffer_bytes as usize);
         let options = &self.node.options;
         let request_bytes_max = options.request_bytes_max.min(hello.buffer_bytes.saturating_sub(HEADER as u32));
+        let request_bytes_max = to.volume.request_bytes_max(request_bytes_max);
         let geometry = to.volume.geometry();
         let read_only = geometry.read_only || !to.writes;
         let welcome = Welcome {
@@ -162,7 +163,11 @@ impl Connection {
             read_only,
             requests_max: options.requests_max,
             request_bytes_max,
-            features: hello.features & if options.writes == Writes::Back { wire::FEATURES } else { 0 },
+            features: match to.volume.writes {
+                _ if to.volume.about.files.is_some() => wire::FILES,
+                Writes::Back => hello.features & wire::FEATURES,
+                Writes::Through => 0,
+            },
             ..refused(Status::Done)
         };
         let requests = usize::from(options.requests_max);
@@ -186,6 +191,9 @@ impl Connection {
         // Held until the client is among them: the node lets no volume go meanwhile.
         let mut attachments = lock(&self.node.attachments);
         let Some(volume) = self.node.volume(&hello.name) else { return Ok(Err(self.node.why_not(&hello.name))) };
+        if volume.about.files.is_some() != (hello.features & wire::FILES != 0) {
+            return Ok(Err(Status::Kind));
+        }
         if let Some(found) = attachments.get(&hello.session).filter(|found| Arc::ptr_eq(&found.volume, &volume)) {
             if found.is_fenced() {
                 return Ok(Err(Status::Device(DeviceError::Fenced)));
@@ -200,14 +208,16 @@ impl Connection {
         // write again what it never saw the answer to, over what the other writer wrote since.
         let is_old = hello.session != 0 && hello.role != Role::Reader;
         let is_of_this_life = hello.incarnation == self.node.incarnation;
-        if is_old && (is_of_this_life || volume.has_replaced(hello.session)) {
+        let writer = writer_of(hello.session, hello.group);
+        if is_old && (is_of_this_life || volume.has_replaced(writer)) {
             return Ok(Err(Status::Device(DeviceError::Fenced)));
         }
         if hello.session == 0 && hello.generation != 1 {
             return Err(BadMessage("a new session begins with its first generation"));
         }
-        let goes_on = (is_old && volume.goes_on_with(hello.session)).then_some(hello.session);
-        let who = Who { role: hello.role, process: hello.process, goes_on, returns: true };
+        let goes_on = (is_old && volume.goes_on_with(writer)).then_some(hello.session);
+        let Hello { role, process, group, .. } = *hello;
+        let who = Who { role, process, group, goes_on, returns: true };
         Ok(self.node.attach(&mut attachments, &volume, who, now).inspect(|(new, _)| {
             new.with(|ledger| ledger.renew(hello.generation));
         }))
@@ -262,7 +272,7 @@ impl Connection {
             to.end(asked.number, status, false);
             Err(Reply { status, ..reply })
         };
-        let prepared = match (asked.lba.checked_mul(SECTOR_BYTES), block) {
+        let prepared = match (asked.lba.checked_mul(to.volume.lba_bytes()), block) {
             (None, _) => refuse(DeviceError::Invalid),
             _ if to.is_fenced() => refuse(DeviceError::Fenced),
             _ if takes_memory && !(1..=*request_bytes_max).contains(&asked.length) => refuse(DeviceError::Invalid),

@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use overside_service::{Listening, Running, Server, ServiceOptions, System, Threads};
 use overside_verbs::{Clock, VerbsError};
+use overside_volume::files::Preset;
 use overside_volume::wire::{HEADER, Role, Status};
 use overside_volume::{Device, DeviceError, Health};
 
@@ -72,7 +73,7 @@ pub struct NodeOptions {
     pub cpu: Option<fn() -> Duration>,
 }
 
-/// What a volume lies on, for reports alone.
+/// What a volume lies on and is for, apart from its blocks.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// How, as the command line says it.
@@ -83,6 +84,8 @@ pub struct About {
     pub sums: Vec<bool>,
     /// Which of them have missed a write.
     pub health: Health,
+    /// It keeps files of this preset.
+    pub files: Option<Preset>,
 }
 
 /// When a WRITE is acknowledged.
@@ -154,6 +157,9 @@ pub enum NoDoor {
     /// Another client writes it.
     #[error("another client writes the volume; detach that one first")]
     Busy,
+    /// It has no blocks for others.
+    #[error("the volume keeps files; `overside run --volume` takes it")]
+    Files,
     /// There are too many clients.
     #[error("the node has no room for another client; try again later")]
     Full,
@@ -166,6 +172,8 @@ pub enum NoDoor {
 struct Who {
     role: Role,
     process: u32,
+    /// Whose sessions write together; 0: it writes alone.
+    group: u64,
     /// The session of an earlier life of the node that it goes on with.
     goes_on: Option<u64>,
     /// It may come again in the next life.
@@ -312,9 +320,12 @@ impl Node {
     pub fn door(self: &Arc<Self>, name: &str, role: Role) -> Result<Door, NoDoor> {
         let now = self.clock.now();
         // It ends with the node, and never comes again.
-        let who = Who { role, process: std::process::id(), goes_on: None, returns: false };
+        let who = Who { role, process: std::process::id(), group: 0, goes_on: None, returns: false };
         let mut attachments = lock(&self.attachments);
         let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
+        if volume.about.files.is_some() {
+            return Err(NoDoor::Files);
+        }
         let attached = self.attach(&mut attachments, &volume, who, now);
         drop(attachments);
         let (to, before) =
@@ -332,7 +343,7 @@ impl Node {
         &self,
         attachments: &mut BTreeMap<u64, Arc<Attachment>>,
         volume: &Arc<Volume>,
-        Who { role, process, goes_on, returns }: Who,
+        Who { role, process, group, goes_on, returns }: Who,
         now: Instant,
     ) -> Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status> {
         attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.options.linger));
@@ -343,28 +354,39 @@ impl Node {
         let session = goes_on.map_or_else(|| self.new_session(), Ok).ok();
         let session = session.filter(|session| !attachments.contains_key(session)).ok_or(Status::Full)?;
         let writes = role != Role::Reader;
-        let mut writer = lock(&volume.writer);
+        let mut writers = lock(&volume.writers);
+        let joins = group != 0 && writers.iter().all(|other| other.group == group);
         if writes {
-            let is_held = match writer.as_ref() {
-                Some(other) => !other.is_gone(now, self.options.linger),
-                None => goes_on.is_none() && volume.awaits_writer(now, self.options.linger),
+            let linger = self.options.linger;
+            let is_held = match writers.is_empty() {
+                false => !joins && writers.iter().any(|other| !other.is_gone(now, linger)),
+                true => goes_on.is_none() && volume.awaits_writer(group, now, linger),
             };
             if role != Role::TakeOver && is_held {
                 return Err(Status::Busy);
             }
-            if !volume.note_writer(LastWriter { session, returns }) {
+            if !volume.note_writer(LastWriter { session: writer_of(session, group), returns }) {
                 return Err(Status::Device(DeviceError::Failed));
             }
+            // Of its own group, those that will not return.
+            writers.retain(|other| {
+                let stays = joins && !other.is_gone(now, linger);
+                if !stays {
+                    other.fence();
+                    attachments.remove(&other.session);
+                    volume.replaced(other);
+                }
+                stays
+            });
         }
-        if let Some(other) = writer.as_ref().filter(|_| writes) {
-            other.fence();
-            attachments.remove(&other.session);
-            volume.replaced(other);
-        }
-        let before = if writes { volume.still_writing() } else { Vec::new() };
-        let new = Arc::new(Attachment::new(session, volume.clone(), writes, process));
+        let mut before = if writes { volume.still_writing() } else { Vec::new() };
         if writes {
-            *writer = Some(new.clone());
+            // What a process that ended had under way ends before the next one of its group begins.
+            before.extend(writers.iter().filter(|other| other.is_gone(now, Duration::ZERO)).cloned());
+        }
+        let new = Arc::new(Attachment::new(session, volume.clone(), writes, (process, group)));
+        if writes {
+            writers.push(new.clone());
         }
         attachments.insert(session, new.clone());
         Ok((new, before))
@@ -374,11 +396,15 @@ impl Node {
     fn leave(&self, client: &Arc<Attachment>) {
         client.fence();
         lock(&self.attachments).remove(&client.session);
-        let mut writer = lock(&client.volume.writer);
-        if writer.as_ref().is_some_and(|writer| Arc::ptr_eq(writer, client)) {
-            *writer = None;
+        let mut writers = lock(&client.volume.writers);
+        let before = writers.len();
+        writers.retain(|writer| !Arc::ptr_eq(writer, client));
+        if writers.len() < before {
             client.volume.replaced(client);
-            client.volume.note_writer(LastWriter { session: client.session, returns: false });
+            // Others of a group may come again.
+            if client.group == 0 {
+                client.volume.note_writer(LastWriter { session: client.session, returns: false });
+            }
         }
     }
 
@@ -432,6 +458,11 @@ impl System for Node {
         // A fault of this program: the client breaks the connection off and asks again.
         body.clear();
     }
+}
+
+/// Who is noted as a volume's writer: the session, or its group.
+fn writer_of(session: u64, group: u64) -> u64 {
+    if group == 0 { session } else { group }
 }
 
 /// What one thread left in the middle of is single steps: they stand.

@@ -70,7 +70,7 @@ impl Node {
             reason,
             layout: about.layout.clone(),
             writes_back: volume.writes == Writes::Back,
-            bytes: volume.geometry().bytes,
+            bytes: volume.bytes(),
             counts: volume.counts(),
             members,
             sessions,

@@ -13,8 +13,9 @@ use overside_memory::Bytes;
 use overside_service::{Context, Ticket};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
+use overside_volume::files::{PIECE_BYTES, Preset};
 use overside_volume::wire::{Counts, HEADER, Operation, Reply, Status};
-use overside_volume::{Completion, Device, Geometry, Hint, Request, Work};
+use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
@@ -22,15 +23,17 @@ use super::door::Ended;
 use super::writer::{LastWriter, WriterRecord};
 use super::{About, NodeOptions, Writes, lock};
 use crate::cache::{Cache, CacheOptions, CacheStatistics};
+use crate::files::Files;
 
 #[derive(Debug)]
 pub(super) struct Volume {
     geometry: Geometry,
+    bytes: u64,
     pub(super) writes: Writes,
     pub(super) about: About,
     core: Mutex<Core>,
-    /// Who writes it.
-    pub(super) writer: Mutex<Option<Arc<Attachment>>>,
+    /// Who writes it: one, or sessions of one group.
+    pub(super) writers: Mutex<Vec<Arc<Attachment>>>,
     /// Writers before it that had requests under way. Not the last of them alone: it may have been replaced while it
     /// waited itself.
     leaving: Mutex<Vec<Arc<Attachment>>>,
@@ -65,6 +68,9 @@ enum Store {
     Plain(Box<dyn Device>),
     /// Some of them in memory, too.
     Cached(Box<Cache<Box<dyn Device>>>),
+    /// The same, with files over them.
+    Files(Box<Files<Box<dyn Device>>>),
+    CachedFiles(Box<Files<Cache<Box<dyn Device>>>>),
 }
 
 impl Store {
@@ -72,7 +78,27 @@ impl Store {
         match self {
             Store::Plain(device) => &mut **device,
             Store::Cached(cache) => &mut **cache,
+            Store::Files(files) => &mut **files,
+            Store::CachedFiles(files) => &mut **files,
         }
+    }
+
+    fn cache(&mut self) -> Option<&mut Cache<Box<dyn Device>>> {
+        match self {
+            Store::Plain(_) | Store::Files(_) => None,
+            Store::Cached(cache) => Some(cache),
+            Store::CachedFiles(files) => Some(files.under_mut()),
+        }
+    }
+
+    /// With files of this preset over it.
+    fn with_files(self, preset: Preset, clock: &dyn Clock) -> Result<Store, VerbsError> {
+        let failed = |why: DeviceError| VerbsError::System { what: "the volume's files", reason: why.to_string() };
+        Ok(match self {
+            Store::Plain(device) => Store::Files(Box::new(Files::open(device, preset, clock).map_err(failed)?)),
+            Store::Cached(cache) => Store::CachedFiles(Box::new(Files::open(*cache, preset, clock).map_err(failed)?)),
+            files => files,
+        })
     }
 }
 
@@ -103,8 +129,9 @@ impl Volume {
     ) -> Result<Volume, VerbsError> {
         let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
-        let geometry = device.geometry();
-        let store = if options.cache.bytes == 0 {
+        let mut geometry = device.geometry();
+        let bytes = geometry.bytes;
+        let mut store = if options.cache.bytes == 0 {
             Store::Plain(device)
         } else {
             // Its share is known when all volumes are.
@@ -112,6 +139,10 @@ impl Volume {
             let cache = Cache::over(device, none);
             Store::Cached(Box::new(cache.map_err(|reason| VerbsError::System { what: "the cache", reason })?))
         };
+        if let Some(preset) = about.files {
+            store = store.with_files(preset, &*clock)?;
+            geometry = store.device().geometry();
+        }
         let core = Core {
             store,
             fd,
@@ -125,10 +156,12 @@ impl Volume {
         };
         Ok(Volume {
             geometry,
-            writes: options.writes,
+            bytes,
+            // What makes a file longer is written down at once, and so are its bytes.
+            writes: if about.files.is_some() { Writes::Through } else { options.writes },
             about,
             core: Mutex::new(core),
-            writer: Mutex::default(),
+            writers: Mutex::default(),
             leaving: Mutex::default(),
             record: Mutex::new(record),
             since: clock.now(),
@@ -140,6 +173,21 @@ impl Volume {
 
     pub(super) fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Of its device, whatever lies over that.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What LBAs count.
+    pub(super) fn lba_bytes(&self) -> u64 {
+        if self.about.files.is_some() { 1 } else { SECTOR_BYTES }
+    }
+
+    /// Bytes of one request at most, where the node takes `bytes`.
+    pub(super) fn request_bytes_max(&self, bytes: u32) -> u32 {
+        if self.about.files.is_some() { bytes.min(PIECE_BYTES as u32) } else { bytes }
     }
 
     /// A writer's place is another's, or free: what it has under way must end before the next one begins.
@@ -165,9 +213,9 @@ impl Volume {
     }
 
     /// Whether the writer of the last life may come again: its place is kept for a while.
-    pub(super) fn awaits_writer(&self, now: Instant, linger: Duration) -> bool {
+    pub(super) fn awaits_writer(&self, group: u64, now: Instant, linger: Duration) -> bool {
         now.saturating_duration_since(self.since) < linger
-            && lock(&self.record).as_ref().is_some_and(WriterRecord::is_awaited)
+            && lock(&self.record).as_ref().is_some_and(|record| record.is_awaited() && !record.goes_on(group))
     }
 
     /// Whether it is noted who writes it from now on.
@@ -177,7 +225,7 @@ impl Volume {
 
     /// A volume and its writers hold each other.
     pub(super) fn forget_writers(&self) {
-        *lock(&self.writer) = None;
+        lock(&self.writers).clear();
         lock(&self.leaving).clear();
     }
 
@@ -201,19 +249,20 @@ impl Volume {
 
     /// What it has carried out.
     pub(super) fn counts(&self) -> Counts {
-        let core = lock(&self.core);
-        match &core.store {
-            Store::Plain(_) => core.counts,
-            Store::Cached(cache) => {
+        let mut core = lock(&self.core);
+        let counts = core.counts;
+        match core.store.cache() {
+            None => counts,
+            Some(cache) => {
                 let CacheStatistics { bytes, hits, misses, .. } = cache.statistics();
-                Counts { cache_bytes: bytes, hits, misses, ..core.counts }
+                Counts { cache_bytes: bytes, hits, misses, ..counts }
             }
         }
     }
 
     /// Its cache may hold as many bytes as this.
     pub(super) fn share(&self, bytes: u64) {
-        if let Store::Cached(cache) = &mut lock(&self.core).store {
+        if let Some(cache) = lock(&self.core).store.cache() {
             cache.resize(bytes);
         }
         // What waits for that goes on.

@@ -39,7 +39,8 @@ fn hello(session: u64, generation: u32, role: Role) -> Vec<u8> {
 fn hello_of(session: u64, incarnation: u64, generation: u32, role: Role) -> Vec<u8> {
     let name = "v".to_owned();
     let buffer_bytes = 129 << 10;
-    Hello { number: 0, name, role, session, incarnation, generation, buffer_bytes, features: 0, process: 0 }.bytes()
+    Hello { number: 0, name, role, session, incarnation, generation, buffer_bytes, features: 0, process: 0, group: 0 }
+        .bytes()
 }
 
 /// The service's link numbers messages itself, from 1.

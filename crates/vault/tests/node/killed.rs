@@ -12,6 +12,8 @@ use overside_volume::{Completion, Request, Work};
 use super::*;
 
 const BYTES: u64 = 256 << 10;
+/// Two halves of a journal, and 32 pieces.
+const FILES_BYTES: u64 = (64 << 10) * (1 + 8 + 32);
 const ASKED: &str = "OVERSIDE_TEST_NODE";
 
 /// Serves a file until it is killed.
@@ -21,18 +23,20 @@ pub fn second_process() {
     let writes = if how.contains("back") { Writes::Back } else { Writes::Through };
     let none = NodeOptions::default().cache;
     let cache = if how.contains("cached") { small_cache() } else { none };
-    let device = file(Path::new(folder), BYTES);
-    let _served = serve(transport, name, device, NodeOptions { writes, cache, ..NodeOptions::default() });
+    let device = file(Path::new(folder), if how.contains("files") { FILES_BYTES } else { BYTES });
+    let files = how.contains("files").then_some(overside_volume::files::Preset::Sqlite);
+    let options = NodeOptions { writes, cache, ..NodeOptions::default() };
+    let _served = serve_as(transport, name, device, About { files, ..About::default() }, options);
     println!("serving");
     loop {
         std::thread::park();
     }
 }
 
-struct Killed(Child);
+pub struct Killed(Child);
 
 impl Killed {
-    fn start(transport: &str, name: &str, folder: &Path, writes: &str) -> Killed {
+    pub fn start(transport: &str, name: &str, folder: &Path, writes: &str) -> Killed {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["second_process", "--exact", "--nocapture", "--test-threads=1"])
             .env(ASKED, format!("{transport}|{name}|{}|{writes}", folder.display()))

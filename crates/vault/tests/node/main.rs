@@ -4,6 +4,7 @@ mod attached;
 mod cached;
 mod door;
 mod ends;
+mod files;
 mod hostile;
 mod killed;
 mod late;
@@ -19,7 +20,7 @@ use overside_shm::ShmProvider;
 use overside_tcp::TcpProvider;
 use overside_vault::cache::{CacheOptions, PolicyKind};
 use overside_vault::members::FileMember;
-use overside_vault::server::{Node, NodeOptions, Served};
+use overside_vault::server::{About, Node, NodeOptions, Served};
 use overside_verbs::{Provider, SystemClock};
 use overside_volume::{Device, Sectors};
 
@@ -48,8 +49,12 @@ fn fresh_name(transport: &str) -> String {
 
 /// Serves one volume, `v`.
 fn serve(transport: &str, name: &str, device: Box<dyn Device>, options: NodeOptions) -> Served {
+    serve_as(transport, name, device, About::default(), options)
+}
+
+fn serve_as(transport: &str, name: &str, device: Box<dyn Device>, about: About, options: NodeOptions) -> Served {
     let node = Node::new(SystemClock::handle(), options).unwrap();
-    node.add("v", device).unwrap();
+    node.add_described("v", device, about, None).unwrap();
     let listening = Listening::open(provider(transport), &[name]).unwrap();
     node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap()
 }

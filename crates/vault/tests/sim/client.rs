@@ -237,8 +237,18 @@ fn spoken_late(world: &World, provider: &Arc<Reference>, model: &Model) -> Optio
     };
     let greet = |link: &mut Raw, session, generation| {
         let (name, role, buffer_bytes) = ("v".to_owned(), Role::TakeOver, 17 << 10);
-        let hello =
-            Hello { number: 0, name, role, session, incarnation: 0, generation, buffer_bytes, features: 0, process: 0 };
+        let hello = Hello {
+            number: 0,
+            name,
+            role,
+            session,
+            incarnation: 0,
+            generation,
+            buffer_bytes,
+            features: 0,
+            process: 0,
+            group: 0,
+        };
         say(link, &hello.bytes())?;
         Welcome::parse(link.message().ok()?.as_ref()).ok().filter(|welcome| welcome.status == Status::Done)
     };

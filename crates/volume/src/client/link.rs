@@ -16,9 +16,10 @@ use super::kept::{Kept, What};
 use super::volume::Volume;
 use crate::array::{Array, ArrayError};
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
+use crate::files::PIECE_BYTES;
 use crate::mutant::mutant;
 use crate::overlaps::Overlaps;
-use crate::wire::{Asked, HEADER, Hello, KEEPS, Operation, Proof, Reply, Role, Status, Welcome};
+use crate::wire::{Asked, FILES, HEADER, Hello, KEEPS, Operation, Proof, Reply, Role, Status, Welcome};
 
 /// How a volume is attached.
 #[derive(Clone, Debug)]
@@ -43,6 +44,10 @@ pub struct LinkOptions {
     pub process: u32,
     /// The volume's key, where its node asks for one.
     pub key: Option<Key>,
+    /// It is for a volume that keeps files: places are those of [`files`](crate::files).
+    pub files: bool,
+    /// Sessions that write one volume together have the same, by chance; 0: it writes alone.
+    pub group: u64,
     /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At half of it the link flushes.
     pub kept_bytes_max: u64,
 }
@@ -69,6 +74,8 @@ impl Default for LinkOptions {
             receives: 64,
             process: 0,
             key: None,
+            files: false,
+            group: 0,
             kept_bytes_max: 32 << 20,
         }
     }
@@ -102,6 +109,9 @@ fn refusal(status: Status) -> &'static str {
         Status::Device(DeviceError::ReadOnly) => "the volume's key allows to read alone; attach it with --read-only",
         Status::Device(DeviceError::Fenced) => "another client has taken the volume over",
         Status::Prove => "the node asks for the volume's key; give it with --access-key FILE",
+        Status::Kind => {
+            "the volume keeps files and is not attached as blocks, or keeps none; `overside run --volume` takes those made with --files"
+        }
         Status::Device(_) | Status::Done | Status::Refused => "the node refuses the volume; its own messages say why",
     }
 }
@@ -209,7 +219,10 @@ impl Link {
         options: LinkOptions,
     ) -> Result<Volume, LinkError> {
         let link = Link::connect(provider, address, volume, options)?;
-        let bytes = u64::from(link.request_bytes_max) / link.geometry.unit_bytes * link.geometry.unit_bytes;
+        let bytes = match link.options.files {
+            true => PIECE_BYTES,
+            false => u64::from(link.request_bytes_max) / link.geometry.unit_bytes * link.geometry.unit_bytes,
+        };
         let (handle, clock) = (link.handle.clone(), link.clock.clone());
         Ok(Volume::new(Array::in_pieces(Box::new(link), bytes)?, handle, clock))
     }
@@ -340,8 +353,9 @@ impl Link {
             incarnation: self.incarnation,
             generation: self.generation,
             buffer_bytes: (HEADER + self.options.request_bytes_max as usize) as u32,
-            features: crate::wire::FEATURES,
+            features: if self.options.files { FILES } else { crate::wire::FEATURES },
             process: self.options.process,
+            group: self.options.group,
         }
     }
 
@@ -374,7 +388,10 @@ impl Link {
         let unit_bytes = u64::from(welcome.unit_bytes);
         let geometry = Geometry { bytes: welcome.bytes, unit_bytes, read_only: welcome.read_only };
         let max = welcome.request_bytes_max.min(self.options.request_bytes_max);
-        let sane = unit_bytes.is_power_of_two() && unit_bytes >= SECTOR_BYTES && u64::from(max) >= unit_bytes;
+        let files = self.options.files;
+        let (unit_min, max_min) = if files { (1, PIECE_BYTES) } else { (SECTOR_BYTES, unit_bytes) };
+        let sane = unit_bytes.is_power_of_two() && unit_bytes >= unit_min && u64::from(max) >= max_min;
+        let sane = sane && files == (welcome.features & FILES != 0) && (!files || unit_bytes == 1);
         let other = self.session != 0 && (geometry != self.geometry || max < self.request_bytes_max);
         if !sane || welcome.requests_max == 0 || welcome.generation != self.generation || other {
             return Err(LinkError::Malformed);
@@ -430,9 +447,14 @@ impl Link {
             generation: self.generation,
             number,
             lowest: self.lowest().min(number),
-            lba: at / SECTOR_BYTES,
+            lba: at / self.lba_bytes(),
             length: length as u32,
         }
+    }
+
+    /// What LBAs count.
+    fn lba_bytes(&self) -> u64 {
+        if self.options.files { 1 } else { SECTOR_BYTES }
     }
 
     fn take(&mut self, request: Request) {
@@ -476,7 +498,7 @@ impl Link {
     }
 
     fn send_ready(&mut self, now: Instant) {
-        let bytes_max = self.bytes_max();
+        let (bytes_max, lba_bytes) = (self.bytes_max(), self.lba_bytes());
         while let Some(number) = self.ready.front().copied() {
             let lowest = self.lowest();
             let Some(connection) = self.connection.as_mut().filter(|connection| connection.welcomed) else { return };
@@ -518,7 +540,7 @@ impl Link {
                 generation: self.generation,
                 number,
                 lowest,
-                lba: at / SECTOR_BYTES,
+                lba: at / lba_bytes,
                 length: length as u32,
             };
             let header = asked.bytes();

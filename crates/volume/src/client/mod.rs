@@ -12,11 +12,13 @@
 //!   power may have gone. At a bound it flushes by itself.
 
 mod connection;
+mod files;
 mod handle;
 mod kept;
 mod link;
 mod volume;
 
+pub use files::Files;
 pub use handle::LinkHandle;
 pub use link::{Link, LinkError, LinkOptions, Spare};
 pub use volume::Volume;

@@ -8,7 +8,9 @@ use overside_verbs::handshake::{Key, same};
 pub const NAME_BYTES_MAX: usize = 64;
 /// A feature: the node acknowledges writes before they are on stable storage, and the client keeps what no FLUSH has covered.
 pub const KEEPS: u64 = 1;
-/// Features of this version. A node answers with those that both have, and of which it makes use.
+/// A feature: the volume keeps files, and places are those of [`files`](crate::files).
+pub const FILES: u64 = 2;
+/// Features of this version for those who want blocks. A node answers with those that both have, and of which it makes use.
 pub const FEATURES: u64 = KEEPS;
 
 /// Bytes of a proof.
@@ -37,6 +39,8 @@ pub struct Hello {
     pub features: u64,
     /// The client's process, for people; 0 where it is not told.
     pub process: u32,
+    /// Sessions that write one volume together say the same, by chance; 0: it writes alone.
+    pub group: u64,
 }
 
 /// What a client wants of a volume.
@@ -154,6 +158,7 @@ impl Hello {
         put(&mut bytes, 32, &self.features.to_le_bytes());
         put(&mut bytes, 40, &self.process.to_le_bytes());
         put(&mut bytes, 48, &self.incarnation.to_le_bytes());
+        put(&mut bytes, 56, &self.group.to_le_bytes());
         [&bytes[..], name].concat()
     }
 
@@ -190,7 +195,6 @@ impl Hello {
         };
         zeros(&bytes[28..32])?;
         zeros(&bytes[44..48])?;
-        zeros(&bytes[56..])?;
         if name.len() != usize::from(bytes[11]) || name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Malformed("a volume's name of another length"));
         }
@@ -205,6 +209,7 @@ impl Hello {
             buffer_bytes: u32_at(bytes, 12),
             features: u64_at(bytes, 32),
             process: u32_at(bytes, 40),
+            group: u64_at(bytes, 56),
         })
     }
 }

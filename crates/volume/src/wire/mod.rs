@@ -23,12 +23,11 @@
 //! | 16 | 8 | session; 0 begins one | session |
 //! | 24 | 4 | generation | the same |
 //! | 28 | 4 | zero | unit in bytes |
-//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered | those that both use; 1: writes are acknowledged before they are safe |
+//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered; 2: it wants a volume of files | those that both use; 1: writes are acknowledged before they are safe; 2: the volume keeps files |
 //! | 40 | 4 | the client's process, for people | incarnation of the node, 8 bytes |
 //! | 44 | 4 | zero | |
 //! | 48 | 8 | incarnation that gave the session, or 0 | length of the volume in bytes |
-//! | 56 | 2 | zero | requests in flight at most |
-//! | 58 | 6 | zero | zero |
+//! | 56 | 8 | group: sessions of one write together; 0: none | requests in flight at most, 2 bytes, then zeros |
 //! | 64 | | the name, UTF-8 | |
 //!
 //! To status 13 the client answers with a proof: operation 10, version, zeros, and 32 bytes, which are blake3 keyed by the volume's
@@ -71,6 +70,9 @@
 //! | 12 | no room for another session |
 //! | 13 | prove the volume's key: session and length of the volume are a nonce |
 //! | 14 | a change is refused |
+//! | 15 | of a greeting: the volume keeps files, and the client wants blocks, or the other way |
+//!
+//! Of a volume of files the unit is 1, and LBAs count bytes. Which place is what: `crates/volume/src/files.rs`.
 //!
 //! Who wants to know how a node does asks without a session, as first message or later.
 //!
@@ -139,7 +141,7 @@ mod report;
 mod request;
 
 pub use change::{Alteration, Change, Changed, NONCE_BYTES};
-pub use hello::{FEATURES, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
+pub use hello::{FEATURES, FILES, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
 pub use reply::{Reply, Status};
 pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
 pub use request::{Asked, Operation};
@@ -213,6 +215,7 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         buffer_bytes: 8256,
         features: 0,
         process: 71,
+        group: 0,
     };
     let change = |what| Change { number: 5, volume: "pg".into(), what }.bytes();
     vec![
@@ -351,9 +354,9 @@ mod tests {
 
         #[test]
         fn greetings_and_replies_survive_the_wire(
-            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..15, bytes: u64,
+            name in "[a-z0-9-]{1,64}", session: u64, generation: u32, number: u64, incarnation: u64, code in 0u8..16, bytes: u64,
         ) {
-            let hello = Hello { number: 9, name, role: Role::TakeOver, session, incarnation, generation, buffer_bytes: 4096, features: 0, process: generation };
+            let hello = Hello { number: 9, name, role: Role::TakeOver, session, incarnation, generation, buffer_bytes: 4096, features: 0, process: generation, group: bytes };
             prop_assert_eq!(Hello::parse(&hello.bytes()).unwrap(), hello);
             let welcome = Welcome {
                 number: generation,

@@ -41,6 +41,8 @@ pub enum Status {
     Prove,
     /// Of a change: it is not carried out, and the answer's text says why.
     Refused,
+    /// Of a greeting: the volume keeps files and the client wants blocks, or the other way.
+    Kind,
 }
 
 impl Status {
@@ -62,6 +64,7 @@ impl Status {
             Status::Full => 12,
             Status::Prove => 13,
             Status::Refused => 14,
+            Status::Kind => 15,
         }
     }
 
@@ -86,6 +89,7 @@ impl Status {
             12 => Status::Full,
             13 => Status::Prove,
             14 => Status::Refused,
+            15 => Status::Kind,
             _ => return Err(Malformed("no status of this version")),
         })
     }

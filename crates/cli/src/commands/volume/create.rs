@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use overside::vault::home::{Creation, LayoutKind, Place, RemotePlace};
 use overside::vault::members::SpindleKind;
 use overside::verbs::{Clock, SystemClock};
+use overside::volume::files::Preset;
 use overside::{Address, Transport};
 use serde_json::json;
 use std::path::PathBuf;
@@ -26,7 +27,8 @@ pub fn run(args: &Create) -> Result<()> {
     let mut id = [0; 16];
     SystemClock.fill(&mut id)?;
     let stripe = if is_striped { args.stripe.unwrap_or(STRIPE_BYTES) as u64 } else { 0 };
-    let creation = Creation { name: args.name.clone(), bytes: args.size as u64, members, layout, stripe, id };
+    let files = args.files.as_deref().map(|name| Preset::parse(name).context("there is no such preset")).transpose()?;
+    let creation = Creation { name: args.name.clone(), bytes: args.size as u64, members, layout, stripe, id, files };
     let home = home(&args.home)?;
     home.create(&creation, &SystemClock::handle())?;
     if args.json {
@@ -35,6 +37,7 @@ pub fn run(args: &Create) -> Result<()> {
             "bytes": args.size,
             "layout": layout.name(),
             "members": args.on,
+            "files": args.files,
             "home": home.folder(),
         });
         return output::line(&json.to_string());
