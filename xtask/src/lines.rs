@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::source::Source;
 use crate::tree::{Package, Tree};
 
 /// What was asked for.
@@ -69,18 +70,35 @@ fn count(tree: &Tree) -> Crates {
         let Some(package) = tree.package_of(&source.path) else { continue };
         let name = package.folder.strip_prefix("crates/").unwrap_or(&package.folder);
         let lines = crates.entry(name.to_string()).or_default();
-        let commented: BTreeSet<usize> = source.comments.iter().map(|comment| comment.line).collect();
-        for ((number, code), text) in source.code_lines().zip(source.text.lines()) {
-            // A line within a literal is blank in `code` and is code all the same.
-            let counts = !code.trim().is_empty() || !text.trim().is_empty() && !commented.contains(&number);
-            match counts {
-                true if source.is_shipped(number) => lines.code += 1,
-                true => lines.tests += 1,
-                false => {}
-            }
-        }
+        let of = of(source);
+        *lines = Lines { code: lines.code + of.code, tests: lines.tests + of.tests };
     }
     crates
+}
+
+/// Lines of one file.
+fn of(source: &Source) -> Lines {
+    let mut lines = Lines::default();
+    let commented: BTreeSet<usize> = source.comments.iter().map(|comment| comment.line).collect();
+    for ((number, code), text) in source.code_lines().zip(source.text.lines()) {
+        // A line within a literal is blank in `code` and is code all the same.
+        let counts = !code.trim().is_empty() || !text.trim().is_empty() && !commented.contains(&number);
+        match counts {
+            true if source.is_shipped(number) => lines.code += 1,
+            true => lines.tests += 1,
+            false => {}
+        }
+    }
+    lines
+}
+
+/// Shipped lines of a file, and of all files of its crate; none where there is no such file.
+pub fn shipped(tree: &Tree, path: &str) -> Option<(usize, usize)> {
+    let own = of(tree.sources.iter().find(|source| source.path == path)?).code;
+    let folder = &tree.package_of(path)?.folder;
+    let theirs =
+        tree.sources.iter().filter(|source| tree.package_of(&source.path).is_some_and(|p| p.folder == *folder));
+    Some((own, theirs.map(|source| of(source).code).sum()))
 }
 
 fn total(crates: &Crates) -> Lines {

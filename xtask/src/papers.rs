@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use overside_evidence::{Claim, Judged, Kept, Rule, Says, Verdict, rules};
 
+use crate::lines;
 use crate::tree::Tree;
 
 pub const CLAIMS: &str = "docs/claims.toml";
@@ -128,10 +129,10 @@ pub fn pages(tree: &Tree, evidence: &Evidence) -> Result<[(&'static str, String)
     let Some((before, rest)) = figures.split_once(BEGIN) else { bail!("{FIGURES} lacks the line `{BEGIN}`") };
     let Some((_, after)) = rest.split_once(END) else { bail!("{FIGURES} lacks the line `{END}`") };
     let figures = format!("{before}{BEGIN}\n\n{}\n{END}{after}", bars(evidence));
-    Ok([(PAPERS, papers(evidence)), (FIGURES, figures)])
+    Ok([(PAPERS, papers(tree, evidence)), (FIGURES, figures)])
 }
 
-fn papers(evidence: &Evidence) -> String {
+fn papers(tree: &Tree, evidence: &Evidence) -> String {
     let mut out = String::from(INTRODUCTION);
     for (prefix, title) in TITLES {
         let _ = writeln!(out, "- {prefix}: {title}.");
@@ -141,7 +142,7 @@ fn papers(evidence: &Evidence) -> String {
     for (prefix, _) in TITLES {
         for (kind, name) in [("M", "mechanisms"), ("C", "claims")] {
             let own = evidence.claims.iter().filter(|claim| claim.id.starts_with(&format!("{prefix}-{kind}")));
-            let rows: String = own.map(|claim| row(evidence, claim)).collect();
+            let rows: String = own.map(|claim| row(tree, evidence, claim)).collect();
             let _ = write!(
                 out,
                 "\n## {prefix}: {name}\n\n| id | what the paper says | code | test | figure | state |\n|---|---|---|---|---|---|\n{rows}"
@@ -168,7 +169,7 @@ fn counts(evidence: &Evidence) -> String {
     out
 }
 
-fn row(evidence: &Evidence, claim: &Claim) -> String {
+fn row(tree: &Tree, evidence: &Evidence, claim: &Claim) -> String {
     let quoted = |all: &[String]| all.iter().map(|one| format!("`{one}`")).collect::<Vec<_>>().join(" ");
     let mut code = quoted(&claim.code);
     if let Some(caller) = &claim.caller {
@@ -185,8 +186,26 @@ fn row(evidence: &Evidence, claim: &Claim) -> String {
         state.push_str(if state == claim.state { ": " } else { "; " });
         state.push_str(&claim.note);
     }
+    if !claim.counted.is_empty() {
+        let _ = write!(state, "; {}", counted(tree, &claim.counted));
+    }
     let (id, says, tests, figures) = (&claim.id, &claim.states, quoted(&claim.tests), claim.figures.join("; "));
     format!("| {id} | {says} ({}) | {code} | {tests} | {figures} | {state} |\n", claim.place)
+}
+
+/// Lines of code of each file, of how many in their crates.
+fn counted(tree: &Tree, paths: &[String]) -> String {
+    let mut crates = BTreeMap::new();
+    let each = paths.iter().map(|path| match lines::shipped(tree, path) {
+        Some((own, whole)) => {
+            crates.insert(path.split("/src/").next().unwrap_or(path), whole);
+            format!("`{}` {own}", path.rsplit('/').next().unwrap_or(path))
+        }
+        None => format!("`{path}` is not there"),
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    let whole = crates.iter().map(|(name, lines)| format!("{lines} in `{name}`")).collect::<Vec<_>>().join(", ");
+    format!("lines of code: {each}, of {whole}")
 }
 
 /// Each half of each rule, and what every run came to.
@@ -342,6 +361,23 @@ mod tests {
             written.starts_with("# head\n[[claim]]\nid = \"TC-C02\"")
                 && written.contains("verdict = \"agrees\"\nnote = \"why\"")
         );
+    }
+
+    #[test]
+    fn lines_of_code_are_counted_as_the_page_is_made() {
+        let claims = format!("{ONE}counted = [\"crates/a/src/one.rs\", \"crates/a/src/none.rs\"]\n");
+        let files = [
+            (CLAIMS, &claims[..]),
+            (FIGURES, &format!("{BEGIN}\n{END}\n")),
+            ("crates/a/src/one.rs", "//! Words.\nfn one() {}\n\n#[cfg(test)]\nmod tests {\n    fn two() {}\n}\n"),
+            ("crates/a/src/lib.rs", "mod one;\nuse one::one;\n"),
+        ];
+        let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+        let package = crate::tree::Package { folder: "crates/a".to_owned(), ..Default::default() };
+        let tree = Tree::new(files, vec![package], Default::default());
+        let [(_, papers), _] = pages(&tree, &Evidence::of(&tree).unwrap()).unwrap();
+        let row = "lines of code: `one.rs` 1, `crates/a/src/none.rs` is not there, of 3 in `crates/a` |";
+        assert!(papers.contains(row), "{papers}");
     }
 
     #[test]

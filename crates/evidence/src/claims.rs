@@ -21,6 +21,8 @@ pub struct Claim {
     pub check: String,
     /// Files that hold it.
     pub code: Vec<String>,
+    /// Files whose lines of code are the evidence: the page has each one's, beside those of its crate.
+    pub counted: Vec<String>,
     /// What fails when it breaks.
     pub tests: Vec<String>,
     /// What shows it: `bench FIGURE[: what]`, `demo[: what]`.
@@ -75,6 +77,7 @@ fn one(mut value: Value<'_>, line: &dyn Fn(usize) -> usize) -> Result<Claim, Des
         numbers: table.optional("numbers").unwrap_or_default(),
         check: table.optional("check").unwrap_or_default(),
         code: table.optional("code").unwrap_or_default(),
+        counted: table.optional("counted").unwrap_or_default(),
         tests: table.optional("test").unwrap_or_default(),
         figures: table.optional("figure").unwrap_or_default(),
         caller: table.optional("caller"),

@@ -108,7 +108,7 @@ fn completeness(claims: &[Claim]) -> Vec<Violation> {
 /// Files, tests and figures.
 fn what_it_names(tree: &Tree, tests: &BTreeSet<&str>, claim: &Claim) -> Vec<String> {
     let mut complaints = Vec::new();
-    for path in &claim.code {
+    for path in claim.code.iter().chain(&claim.counted) {
         let is_folder = || tree.files.keys().any(|file| file.starts_with(&format!("{path}/")));
         if !tree.files.contains_key(path) && !is_folder() {
             complaints.push(format!("`{path}` does not exist"));
