@@ -42,7 +42,8 @@ pub(crate) struct Image {
     pub(crate) epoch: u64,
     /// Regions that are written, or were and may not be on stable storage.
     written: BTreeSet<usize>,
-    /// Regions whose parity cannot be trusted while a member is missing.
+    /// Regions whose parity could not be trusted while a member was missing. Nothing is added to them any more: what is
+    /// lost there is named.
     pub(crate) torn: BTreeSet<usize>,
 }
 
@@ -152,8 +153,8 @@ impl Intents {
     ///
     /// # Errors
     /// Why the store cannot be written.
-    pub(crate) fn begin(&mut self, clock: &dyn Clock, torn: BTreeSet<usize>) -> Result<(), DeviceError> {
-        let (place, image) = self.first_image(torn);
+    pub(crate) fn begin(&mut self, clock: &dyn Clock) -> Result<(), DeviceError> {
+        let (place, image) = self.first_image();
         put(&mut *self.store, clock, place, &image)?;
         self.begun();
         Ok(())
@@ -192,8 +193,7 @@ impl<S> Intents<S> {
     }
 
     /// What is written down before anything is served, and where. Then it has [begun](Self::begun).
-    pub(crate) fn first_image(&mut self, torn: BTreeSet<usize>) -> (u64, [u8; BLOCK]) {
-        self.image.torn.extend(torn);
+    pub(crate) fn first_image(&mut self) -> (u64, [u8; BLOCK]) {
         (self.image.generation, self.image.epoch) = (self.image.generation + 1, self.image.epoch + 1);
         (self.place(), self.image.bytes())
     }
@@ -236,8 +236,10 @@ impl<S> Intents<S> {
         (at / region) as usize..(at + length).div_ceil(region) as usize
     }
 
-    pub(crate) fn is_torn(&self, at: u64, length: u64) -> bool {
-        !self.image.torn.is_empty() && self.image.torn.range(self.regions_of(at, length)).next().is_some()
+    /// Regions that an earlier version of this program left as torn. Its owner notes what is lost there.
+    pub(crate) fn take_torn(&mut self) -> BTreeSet<usize> {
+        let torn = std::mem::take(&mut self.image.torn);
+        torn.into_iter().filter(|region| *region < self.image.regions()).collect()
     }
 
     /// A request will write there. It must not before [`is_ready`](Self::is_ready) says so.
@@ -373,7 +375,7 @@ mod tests {
         let store = Box::new(MemoryDevice::new(64 << 10).unwrap());
         let (mut intents, all) = Intents::open(store, &SystemClock, 1 << 20, 512).unwrap();
         assert_eq!(all.len(), 4, "nothing is known of an empty store");
-        intents.begin(&SystemClock, BTreeSet::new()).unwrap();
+        intents.begin(&SystemClock).unwrap();
         assert!(intents.is_ready(0, 1 << 20));
         intents.clear(&all);
         turn(&mut intents);
@@ -404,7 +406,7 @@ mod tests {
     fn an_epoch_counts_once_it_is_on_the_store() {
         let store = Box::new(MemoryDevice::new(64 << 10).unwrap());
         let (mut intents, _) = Intents::open(store, &SystemClock, 1 << 20, 512).unwrap();
-        intents.begin(&SystemClock, BTreeSet::new()).unwrap();
+        intents.begin(&SystemClock).unwrap();
         let before = intents.epoch();
         intents.next_epoch();
         assert!(!intents.is_renewed() && intents.epoch() == before);

@@ -43,7 +43,7 @@ pub use memory::MemoryDevice;
 #[cfg(mutants)]
 pub use mutant::plant;
 pub use overlaps::Overlaps;
-pub use raid::{Health, MemberState, Raid};
+pub use raid::{Health, LostRange, MemberState, Raid};
 #[doc(hidden)]
 pub use raid::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 pub use sectors::Sectors;

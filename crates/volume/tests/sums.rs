@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use overside_memory::Segment;
 use overside_verbs::{Clock, SystemClock};
 use overside_volume::{
-    Completion, Device, DeviceError, Geometry, Hint, MemberState, MemoryDevice, Raid, Request, SumPlaces, Sums, Work,
-    complete,
+    Completion, Device, DeviceError, Geometry, Hint, LostRange, MemberState, MemoryDevice, Raid, Request, SumPlaces,
+    Sums, Work, complete,
 };
 
 /// A disk that outlives the device over it, and whose bytes a test may change.
@@ -283,7 +283,7 @@ fn what_nobody_has_right_does_not_keep_a_member_stale() {
     let noted = Arc::new(Mutex::new(BTreeSet::new()));
     let opened = |disks: &[Disk]| {
         let (mut raid, told) = (array(disks, false), noted.clone());
-        raid.set_lost(noted.lock().unwrap().clone());
+        raid.set_lost(&noted.lock().unwrap());
         raid.on_lost(move |units| {
             told.lock().unwrap().clone_from(units);
             true
@@ -295,7 +295,8 @@ fn what_nobody_has_right_does_not_keep_a_member_stale() {
     let (health, known) = (raid.health(), noted.clone());
     raid.on_change(move |member, state| {
         assert_eq!((member, state), (1, MemberState::Current));
-        assert_eq!(*known.lock().unwrap(), [(1, 3 * BLOCK)].into(), "it is noted before");
+        let lost = LostRange { member: 1, at: 3 * BLOCK, length: BLOCK, kept: false };
+        assert_eq!(*known.lock().unwrap(), [lost].into(), "it is noted before");
         true
     });
     let until = Instant::now() + Duration::from_secs(60);

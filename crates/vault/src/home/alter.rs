@@ -110,8 +110,7 @@ impl Home {
         let mut made = Made::new(self.around(clock));
         let place = make_place(&new, &Superblock { sums_bytes, ..superblock }, (description.id, number), &mut made)?;
         let (old, _) = std::mem::replace(&mut description.members[number], place);
-        // It gets everything anew.
-        description.lost.retain(|(member, _)| *member != number);
+        description.is_replaced(number);
         Description { stale, ..description }.publish(&self.path(name))?;
         made.stay();
         Ok(old)

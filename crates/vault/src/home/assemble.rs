@@ -57,38 +57,41 @@ pub(super) fn assemble(
     stale.iter().for_each(|member| raid.set_stale(*member));
     lost.iter().for_each(|member| raid.set_absent(*member));
     let Some((path, intents)) = written else { return Ok(opened(raid, about, absent)) };
+    let noted = Description { stale, ..description.clone() };
+    // With what a crash has left of it, a member that is missing is noted, too.
+    let noted = write_down(&mut raid, noted, path.clone());
     let news = &missing - &description.stale;
     if description.members.iter().any(|(place, _)| place.is_durable()) {
         let store = open_intents(&intents, raid.store_bytes())?;
         let bits = news.iter().fold(0, |bits, member| bits | 1 << member);
         raid.with_intents(Box::new(store), clock.clone(), bits).map_err(device_of(&intents))?;
     }
-    let description = Description { stale, ..description.clone() };
     if !news.is_empty() {
-        description.publish(&path)?;
+        lock(&noted).publish(&path)?;
     }
-    write_down(&mut raid, description, path);
     Ok(opened(raid, about, absent))
 }
 
 /// What has become of an array's members is written down before anybody hears of it.
-fn write_down(raid: &mut Raid, description: Description, path: PathBuf) {
-    raid.set_lost(description.lost.clone());
+fn write_down(raid: &mut Raid, description: Description, path: PathBuf) -> Arc<Mutex<Description>> {
+    raid.set_lost(&description.lost);
     let noted = Arc::new(Mutex::new(description));
     let (also, also_at) = (noted.clone(), path.clone());
-    raid.on_lost(move |units| {
+    raid.on_lost(move |ranges| {
         let mut noted = lock(&also);
-        noted.lost.clone_from(units);
+        noted.lost.clone_from(ranges);
         noted.publish(&also_at).is_ok()
     });
+    let also = noted.clone();
     raid.on_change(move |member, state| {
-        let mut noted = lock(&noted);
+        let mut noted = lock(&also);
         match state {
             overside_volume::MemberState::Stale => noted.stale.insert(member),
             overside_volume::MemberState::Current => noted.stale.remove(&member),
         };
         noted.publish(&path).is_ok()
     });
+    noted
 }
 
 /// A volume's members, as far as they can be opened.

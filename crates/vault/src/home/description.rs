@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use overside_disk::AtomicFile;
+use overside_disk::{AtomicFile, BLOCK_BYTES};
+use overside_volume::LostRange;
 use overside_volume::files::Preset;
 
 use super::{HomeError, LayoutKind, MEMBERS_MAX, Place, RemotePlace, Superblock, of};
@@ -23,8 +24,8 @@ pub(super) struct Description {
     pub(super) id: [u8; 16],
     /// Members of a mirror or of RAID 5 that have missed writes, by number. They are not read.
     pub(super) stale: BTreeSet<usize>,
-    /// Of a mirror's members, by number, the first bytes of units that nobody has right.
-    pub(super) lost: BTreeSet<(usize, u64)>,
+    /// What members of a mirror or of RAID 5 lack that nobody can make anew.
+    pub(super) lost: BTreeSet<LostRange>,
     /// It becomes so long: whoever opens it finishes that first.
     pub(super) grows: Option<u64>,
     /// It keeps files.
@@ -62,11 +63,7 @@ impl Description {
                 "grows" if found.grows.is_none() => rest.parse().ok().map(|bytes| found.grows = Some(bytes)),
                 "files" if found.files.is_none() => Preset::parse(rest).map(|preset| found.files = Some(preset)),
                 "stale" => rest.parse().ok().filter(|member| found.stale.insert(*member)).map(drop),
-                "lost" => {
-                    let unit =
-                        rest.split_once(' ').and_then(|(member, at)| Some((member.parse().ok()?, at.parse().ok()?)));
-                    unit.filter(|unit| found.lost.insert(*unit)).map(drop)
-                }
+                "lost" | "kept" => lost(word, rest).filter(|range| found.lost.insert(*range)).map(drop),
                 _ => found.take_member(word, rest),
             };
             taken.ok_or_else(wrong)?;
@@ -137,7 +134,8 @@ impl Description {
             LayoutKind::Parity => stale.len() < 2,
             LayoutKind::Concat | LayoutKind::Stripes => false,
         };
-        let may_be_lost = self.layout == LayoutKind::Mirror && self.lost.iter().all(|(member, _)| *member < count);
+        let may_be_lost = self.layout.is_redundant()
+            && self.lost.iter().all(|range| range.member < count && range.at.checked_add(range.length).is_some());
         (1..=MEMBERS_MAX).contains(&count)
             && stale.iter().all(|member| *member < count)
             && (stale.is_empty() || may_be_stale)
@@ -158,6 +156,15 @@ impl Description {
             sums_bytes: Superblock::room_for_sums(member_bytes),
             name: name.to_owned(),
         }
+    }
+
+    /// Another member is in the place of one: it has nothing of what that one kept.
+    pub(super) fn is_replaced(&mut self, number: usize) {
+        let lost = std::mem::take(&mut self.lost).into_iter();
+        // Of a mirror it gets everything anew; of RAID 5 what nobody can make anew stays so.
+        let lost = lost.filter(|range| self.layout == LayoutKind::Parity || range.member != number);
+        let lost = lost.map(|range| LostRange { kept: range.kept && range.member != number, ..range });
+        self.lost = lost.collect();
     }
 
     /// As it is written down.
@@ -182,7 +189,9 @@ impl Description {
         let id: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
         let _ = writeln!(text, "id {id}");
         self.stale.iter().for_each(|member| _ = writeln!(text, "stale {member}"));
-        self.lost.iter().for_each(|(member, at)| _ = writeln!(text, "lost {member} {at}"));
+        for LostRange { member, at, length, kept } in &self.lost {
+            let _ = writeln!(text, "{} {member} {at} {length}", if *kept { "kept" } else { "lost" });
+        }
         self.files.iter().for_each(|preset| _ = writeln!(text, "files {}", preset.name()));
         self.grows.iter().for_each(|bytes| _ = writeln!(text, "grows {bytes}"));
         text
@@ -207,6 +216,14 @@ impl Description {
             Err(error) => Err(of(path)(error)),
         }
     }
+}
+
+/// A line of what a member lacks. The first ones were of a block each, and did not say so.
+fn lost(word: &str, rest: &str) -> Option<LostRange> {
+    let mut words = rest.split(' ');
+    let (member, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let length = words.next().map_or(Some(BLOCK_BYTES as u64), |length| length.parse().ok())?;
+    (words.next().is_none() && length > 0).then_some(LostRange { member, at, length, kept: word == "kept" })
 }
 
 /// Writes a small file in the place of what was there; on stable storage when this returns.

@@ -552,7 +552,7 @@ mod tests {
     use super::*;
     use overside_memory::{Bytes, Segment};
     use overside_verbs::SystemClock;
-    use overside_volume::{Work, complete as carry_out};
+    use overside_volume::{LostRange, Work, complete as carry_out};
 
     fn creation(folder: &Path, layout: LayoutKind, count: usize) -> Creation {
         let members = (0..count).map(|member| Place::File(folder.join(format!("m{member}.img")))).collect();
@@ -800,7 +800,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::open(&folder.path().join("home")).unwrap();
         home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
-        let lost = BTreeSet::from([(1, 16384)]);
+        let lost = BTreeSet::from([LostRange { member: 1, at: 16384, length: 4096, kept: false }]);
         let description = Description { lost, ..home.description("pg").unwrap() };
         description.publish(&home.path("pg")).unwrap();
         assert_eq!(home.description("pg").unwrap(), description);
@@ -812,6 +812,71 @@ mod tests {
         };
         assert_eq!((read(0), read(16384)), (Ok(()), Err(DeviceError::Corrupt)));
     }
+
+    /// A volume of RAID 5 is killed, and a member is not there when it is opened again.
+    #[test]
+    fn what_a_crash_left_of_a_member_that_is_gone_is_named_until_it_is_back_or_written() {
+        for ends in ["it is back", "it is made anew", "another one is in its place"] {
+            let folder = tempfile::tempdir().unwrap();
+            let home = Home::open(&folder.path().join("home")).unwrap();
+            home.create(&creation(folder.path(), LayoutKind::Parity, 3), &clock()).unwrap();
+            let [member, away, new] = ["m1.img", "away", "new.img"].map(|name| folder.path().join(name));
+            let fill = |device: &mut dyn Device, byte: u8| {
+                let mut bytes = buffer();
+                bytes.fill(byte);
+                let write = Work::Write { at: LOST, from: Bytes::from(bytes), fua: true };
+                assert_eq!(carry_out(device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+            };
+            let found = |device: &mut dyn Device| {
+                let read = Work::Read { at: LOST, length: 8192, into: buffer() };
+                let (work, result) = carry_out(device, &SystemClock, read, DISK_PATIENCE);
+                result.map(|()| if let Some(Work::Read { into, .. }) = work { into[0] } else { panic!("another") })
+            };
+            let close = |device: &mut dyn Device| repair::close(device, &member, &SystemClock).unwrap();
+            let until_current = |opened: &mut Opened| {
+                let until = std::time::Instant::now() + DISK_PATIENCE;
+                while opened.about.health.state(1) == overside_volume::MemberState::Stale {
+                    assert!(std::time::Instant::now() < until, "{ends}: it is not resynced");
+                    opened.device.poll(&mut Vec::new());
+                }
+            };
+            fill(&mut *home.device("pg", &clock()).unwrap(), 6);
+            fs::rename(&member, &away).unwrap();
+            let mut opened = home.open_volume("pg", &clock()).unwrap();
+            assert_eq!(found(&mut *opened.device), Err(DeviceError::Corrupt));
+            assert!(opened.about.health.lost(1) > 0);
+            drop(opened);
+            let noted = home.description("pg").unwrap();
+            assert!(noted.lost.iter().all(|range| range.member == 1 && range.kept) && !noted.lost.is_empty());
+            match ends {
+                "it is back" => fs::rename(&away, &member).unwrap(),
+                "it is made anew" => {
+                    assert_eq!(home.repair("pg", &clock(), |_, _| {}).unwrap(), std::slice::from_ref(&member));
+                }
+                _ => drop(
+                    home.replace("pg", &member.display().to_string(), &Place::File(new.clone()), &clock()).unwrap(),
+                ),
+            }
+            let mut opened = home.open_volume("pg", &clock()).unwrap();
+            until_current(&mut opened);
+            let is_back = ends == "it is back";
+            assert_eq!(found(&mut *opened.device), if is_back { Ok(6) } else { Err(DeviceError::Corrupt) }, "{ends}");
+            close(&mut *opened.device);
+            drop(opened);
+            let noted = home.description("pg").unwrap();
+            assert!(noted.lost.is_empty() == is_back && noted.lost.iter().all(|range| !range.kept), "{ends}");
+            let mut device = home.device("pg", &clock()).unwrap();
+            fill(&mut *device, 7);
+            close(&mut *device);
+            drop(device);
+            // Any one of the others is enough.
+            fs::remove_file(folder.path().join("m0.img")).unwrap();
+            assert_eq!(found(&mut *home.device("pg", &clock()).unwrap()), Ok(7), "{ends}");
+        }
+    }
+
+    /// In the first row of three members, the second one has its second stripe.
+    const LOST: u64 = 64 << 10;
 
     #[test]
     fn a_mirror_of_files_and_memory_is_refused() {
@@ -858,7 +923,8 @@ mod tests {
             fs::write(&description, &text[..cut]).unwrap();
             let _ = home.device("pg", &clock()).map(drop);
         }
-        for stale in ["stale 0\n", "stale 2\n", "stale x\n", "lost 0 0\n", "lost 0\n", "grows x\n"] {
+        for stale in ["stale 0\n", "stale 2\n", "stale x\n", "lost 0 0\n", "lost 0\n", "kept 0 0 4096 1\n", "grows x\n"]
+        {
             fs::write(&description, format!("{text}{stale}")).unwrap();
             refused("is not what this program writes");
         }

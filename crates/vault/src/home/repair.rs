@@ -62,6 +62,10 @@ impl Home {
             Some(source) => superblock(&source)?,
             None => description.superblock(name, 0, member_bytes(&description)?),
         };
+        if !gone.is_empty() {
+            gone.iter().for_each(|number| description.is_replaced(*number));
+            description.publish(&places.0)?;
+        }
         gone.into_iter().try_for_each(|number| remake(&description, number, &superblock))?;
         let mut opened = assemble(&description, Some(places), self.around(clock))?;
         let (health, bytes) = (opened.about.health.clone(), opened.device.geometry().bytes);

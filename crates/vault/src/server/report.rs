@@ -52,13 +52,19 @@ impl Node {
         });
         let members: Vec<_> = members.collect();
         let stale = members.iter().filter(|member| member.stale).count();
-        let (state, reason) = match stale {
-            0 => (VolumeState::Ok, String::new()),
-            _ => {
-                let mend = "`overside volume repair` mends them once the node has ended";
-                (VolumeState::Degraded, format!("{stale} of {} members have missed writes; {mend}", members.len()))
-            }
-        };
+        let mut reasons = Vec::new();
+        if stale != 0 {
+            let mend = "`overside volume repair` mends them once the node has ended";
+            reasons.push(format!("{stale} of {} members have missed writes; {mend}", members.len()));
+        }
+        for (number, (place, _)) in
+            about.members.iter().enumerate().filter(|(number, _)| about.health.lost(*number) != 0)
+        {
+            let lost = about.health.lost(number);
+            reasons.push(format!("{lost} bytes of {place} cannot be made anew, and reads of them fail; {FIND}"));
+        }
+        let state = if reasons.is_empty() { VolumeState::Ok } else { VolumeState::Degraded };
+        let reason = reasons.join("; ");
         let sessions: Vec<SessionReport> = lock(&self.attachments)
             .values()
             .filter(|attachment| std::ptr::eq(&*attachment.volume, volume))
@@ -77,3 +83,5 @@ impl Node {
         }
     }
 }
+
+const FIND: &str = "`overside volume check` names them, and a write heals what it covers";

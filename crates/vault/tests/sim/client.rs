@@ -191,6 +191,10 @@ impl Client {
     fn ended(&mut self, Completion { tag, work, result }: Completion) {
         let Some(asked) = self.pending.remove(&tag) else { return };
         if result == Err(DeviceError::Corrupt) && self.model.has_changed() == Some(true) {
+            if let Pending::Write { sectors, version, .. } = asked {
+                // A part of a unit that is lost cannot be written.
+                self.model.failed(sectors, version);
+            }
             return self.world.note("bytes: corrupt to a client", 0);
         }
         if let Err(error) = result {

@@ -96,6 +96,17 @@ impl Model {
         }
     }
 
+    /// A write has failed: it has happened or not.
+    pub fn failed(&self, sectors: std::ops::Range<u64>, version: u64) {
+        let mut state = self.state();
+        for number in sectors {
+            let Some(sector) = state.sectors.get_mut(&number) else { continue };
+            sector.pending.remove(&version);
+            sector.may_be = &sector.may_be | &sector.may_stay;
+            sector.changes += 1;
+        }
+    }
+
     /// Now.
     pub fn known(&self, sectors: Option<std::ops::Range<u64>>) -> Known {
         let state = self.state();
@@ -170,7 +181,8 @@ impl Model {
 
     /// Bytes of the disks have changed. `may_be_lost`: a READ may say so.
     pub fn changed(&self, may_be_lost: bool) {
-        self.state().changed = Some(may_be_lost);
+        let mut state = self.state();
+        state.changed = Some(may_be_lost || state.changed == Some(true));
     }
 
     /// The same, of those who read.

@@ -17,8 +17,8 @@ use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::wire::Role;
 use overside_volume::{
-    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Raid, Request, Sectors, SumPlaces,
-    Sums, Work,
+    Array, Completion, Device, DeviceError, Geometry, LostRange, MemberState, MemoryDevice, Raid, Request, Sectors,
+    SumPlaces, Sums, Work,
 };
 use rustix::event::EventfdFlags;
 
@@ -66,6 +66,8 @@ struct Plan {
     speaks_late: bool,
     /// A member fails for a while.
     member_fails: bool,
+    /// Even before what a crash left is settled: what it has there is lost until it is back.
+    fails_unsettled: bool,
     /// Members have checksums, and at the end bytes of them change on the disk.
     sums: bool,
     /// And while the volume is used: nothing else happens to the node then. What a crash has noted is summed again as
@@ -118,11 +120,18 @@ impl Plan {
             member_fails: matches!(layout, Layout::Mirror | Layout::Parity) && !chance.one_in(3),
             sums: !chance.one_in(4),
             changes_under_load: false,
+            fails_unsettled: false,
         };
         let is_redundant = matches!(layout, Layout::Mirror | Layout::Parity);
         if plan.sums && is_redundant && chance.one_in(4) {
             plan.load.checks = true;
             plan = Plan { changes_under_load: true, ends: 0, member_fails: false, ..plan };
+        }
+        // A client that writes again what a loss of power took waits until that succeeds. A part of a lost unit does not.
+        let may_lose = plan.member_fails && layout == Layout::Parity && writes == Writes::Through;
+        plan.fails_unsettled = may_lose && !chance.one_in(4);
+        if plan.fails_unsettled {
+            plan.ends = 4;
         }
         plan
     }
@@ -146,6 +155,8 @@ pub const KINDS: &[&str] = &[
     "client: wrote again",
     "client: speaks late",
     "member: fails",
+    "member: fails unsettled",
+    "member: away after a crash",
     "member: is back",
     "member: stale",
     "member: current again",
@@ -158,6 +169,7 @@ pub const KINDS: &[&str] = &[
     "disk: bytes lost",
     "disk: reordered",
     "members: compared",
+    "bytes: noted as lost",
     "bytes: changed",
     "bytes: changed under load",
     "bytes: named under load",
@@ -190,6 +202,7 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
         drive,
         model: Model::default(),
         stale: Arc::default(),
+        lost: Arc::default(),
         writer: Arc::default(),
         fails: Arc::default(),
     };
@@ -204,13 +217,13 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
     let until = world.passed() + Duration::from_millis(chance.below(400));
     let victim = chance.below(plan.members as u64);
     let fails_at = world.passed() + Duration::from_millis(chance.below(200));
-    let back_at = fails_at + Duration::from_millis([50, 400, 7000][chance.below(3) as usize]);
+    let mut fails = fails_at..fails_at + Duration::from_millis([50, 400, 7000][chance.below(3) as usize]);
     let mut killed = !plan.kills_client;
     let mut next_end = node_end(world, plan, &mut chance, life);
     let (mut bytes, mut changed) = (world.chance("bytes under load"), BTreeSet::new());
     while !client.1.has_ended() || clients < 1 {
         let now = world.passed();
-        stage.fail_member(&node, victim, fails_at..back_at);
+        stage.fail_member(&node, victim, &fails);
         if !killed && now >= until {
             killed = true;
             client = stage.succeed(&client.0, clients);
@@ -223,6 +236,14 @@ fn scene(world: &World, plan: Plan) -> Result<(), String> {
                 killed = true;
                 client = stage.succeed(&client.0, clients);
                 clients += 1;
+            }
+            if plan.fails_unsettled && chance.one_in(2) {
+                let (from, is_away) = (world.passed(), chance.one_in(2));
+                fails = from..from + Duration::from_millis([50, 400, 7000][chance.below(3) as usize]);
+                if is_away {
+                    lock(&stage.fails).insert(victim);
+                    world.note("member: fails", victim);
+                }
             }
             life += 1;
             node = stage.serve(life);
@@ -253,6 +274,7 @@ struct Stage {
     model: Model,
     /// As a home folder has it.
     stale: Arc<Mutex<BTreeSet<usize>>>,
+    lost: Arc<Mutex<BTreeSet<LostRange>>>,
     writer: Arc<Mutex<Option<LastWriter>>>,
     /// Members that fail now.
     fails: Arc<Mutex<BTreeSet<u64>>>,
@@ -351,7 +373,25 @@ impl Stage {
         let mut raid = self.raid(members).ok_or("no array")?;
         lock(&self.stale).iter().for_each(|member| raid.set_stale(*member));
         let store = self.file(process, "intents", 4 << 20)?;
-        raid.with_intents(Box::new(store), clock, 0).map_err(|e| said(&e))?;
+        let (lost, world) = (self.lost.clone(), self.world.clone());
+        raid.set_lost(&lock(&lost));
+        raid.on_lost(move |ranges| {
+            world.note("bytes: noted as lost", ranges.iter().map(|range| range.length).sum());
+            lock(&lost).clone_from(ranges);
+            true
+        });
+        let mut absent = 0;
+        if self.plan.fails_unsettled && lock(&self.stale).is_empty() {
+            // As a member whose node cannot be reached yet.
+            absent = lock(&self.fails).iter().fold(0, |bits, member| bits | 1 << member);
+            for member in (0..self.plan.members).filter(|member| absent & 1 << member != 0) {
+                self.world.note("member: away after a crash", member as u64);
+                self.model.changed(true);
+                raid.set_stale(member);
+            }
+        }
+        raid.with_intents(Box::new(store), clock, absent).map_err(|e| said(&e))?;
+        lock(&self.stale).extend((0..self.plan.members).filter(|member| absent & 1 << member != 0));
         let (stale, world) = (self.stale.clone(), self.world.clone());
         raid.on_change(move |member, state| {
             match state {
@@ -426,13 +466,18 @@ impl Stage {
     }
 
     /// A member fails for a while.
-    fn fail_member(&self, node: &Serving, victim: u64, within: std::ops::Range<Duration>) {
+    fn fail_member(&self, node: &Serving, victim: u64, within: &std::ops::Range<Duration>) {
         let now = self.world.passed();
         // One that fails before a crash is settled is one too many.
-        let may_fail = self.plan.member_fails && within.contains(&now) && self.is_settled(node);
+        let may_fail = self.plan.fails_unsettled || self.is_settled(node);
+        let may_fail = self.plan.member_fails && within.contains(&now) && may_fail;
         if may_fail && !lock(&self.fails).contains(&victim) {
             lock(&self.fails).insert(victim);
             self.world.note("member: fails", victim);
+            if !self.is_settled(node) {
+                self.model.changed(true);
+                self.world.note("member: fails unsettled", victim);
+            }
         }
         if now >= within.end && lock(&self.fails).remove(&victim) {
             self.world.note("member: is back", victim);
@@ -454,7 +499,7 @@ impl Stage {
 
     /// Ends a node's life in one way or another; whether the power goes.
     fn end(&self, node: &Serving, chance: &mut Chance) -> bool {
-        if lock(&self.stale).is_empty() {
+        if lock(&self.stale).is_empty() && !self.plan.fails_unsettled {
             // A crash, and a member that failed before anybody heard of it, are two failures.
             lock(&self.fails).clear();
         }
@@ -628,6 +673,7 @@ impl Clone for Stage {
             drive: self.drive.clone(),
             model: self.model.clone(),
             stale: self.stale.clone(),
+            lost: self.lost.clone(),
             writer: self.writer.clone(),
             fails: self.fails.clone(),
         }

@@ -57,6 +57,14 @@ impl Parity {
         self.members - 1 - (row % self.members as u64) as usize
     }
 
+    /// Of so many of a member's first bytes, those that are no parity.
+    pub fn data_before(&self, member: usize, bytes: u64) -> u64 {
+        // Once in as many rows as there are members.
+        let turn = self.stripe * self.members as u64;
+        let within = (bytes % turn).saturating_sub((self.members - 1 - member) as u64 * self.stripe);
+        bytes - bytes / turn * self.stripe - within.min(self.stripe)
+    }
+
     /// Which member has a row's stripe of data.
     pub fn member_of(&self, row: u64, stripe: usize) -> usize {
         (self.parity_of(row) + 1 + stripe) % self.members

@@ -113,14 +113,15 @@ impl Raid {
         }
         if self.resync.is_none() {
             let stale = self.members.stale() & !self.members.absent & !self.unnoted;
-            let torn = self.intents.as_ref().is_some_and(|intents| intents.is_torn(0, self.geometry.bytes));
-            if stale == 0 || torn {
+            if stale == 0 {
                 self.members.health.resync_failed();
                 self.retry_at = Some(now + RETRY);
                 return false;
             }
             let member = stale.trailing_zeros() as usize;
-            self.lost.forget(member);
+            if let Layout::Mirror(_) = self.layout {
+                self.lost.forget(member);
+            }
             self.members.set_resyncing(member);
             self.resync = Some(Resync { member, to: 0, stage: Stage::Copies });
         }
@@ -242,6 +243,8 @@ impl Raid {
             return;
         }
         match what {
+            // A member went meanwhile, and what is there is lost.
+            Background::Settle { region, .. } if !self.unsettled.contains(&region) => {}
             Background::Settle { region, to } => {
                 self.settled_to = to;
                 if self.intents.as_ref().is_none_or(|intents| intents.range(region).1 <= to) {
@@ -266,7 +269,8 @@ impl Raid {
                 // Noted first: until no row is carried out again, nothing is written without the journal.
                 resync.stage = Stage::Renews;
                 let member = resync.member;
-                if !self.lost.noted() || !(self.on_change.0)(member, MemberState::Current) {
+                self.lost.found(member);
+                if !self.note_lost() || !(self.on_change.0)(member, MemberState::Current) {
                     return self.give_up_resync();
                 }
                 if let Some(intents) = &mut self.intents {

@@ -27,6 +27,17 @@ pub struct Health {
     failures: Arc<AtomicU64>,
     /// Regions that a crash left to be settled.
     unsettled: Arc<AtomicU64>,
+    /// Bytes of each member that nobody has right.
+    lost: Arc<LostBytes>,
+}
+
+#[derive(Debug)]
+struct LostBytes([AtomicU64; MEMBERS_MAX]);
+
+impl Default for LostBytes {
+    fn default() -> LostBytes {
+        LostBytes([const { AtomicU64::new(0) }; MEMBERS_MAX])
+    }
 }
 
 impl Health {
@@ -40,9 +51,19 @@ impl Health {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Regions whose members may differ since a crash. Until there are none, RAID 5 cannot do without any member.
+    /// Regions whose members may differ since a crash. What a member of RAID 5 has there is lost if it goes before there
+    /// are none.
     pub fn unsettled(&self) -> u64 {
         self.unsettled.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that a member should have and that nobody has right. READs of them fail until they are written.
+    pub fn lost(&self, member: usize) -> u64 {
+        self.lost.0.get(member).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_lost(&self, member: usize, bytes: u64) {
+        self.lost.0[member].store(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn set_unsettled(&self, regions: usize) {
@@ -121,6 +142,11 @@ impl Members {
     /// It gets what is written.
     pub(super) fn is_writable(&self, member: usize) -> bool {
         (!self.stale | self.resyncing) & 1 << member != 0
+    }
+
+    /// It is stale, and gets what it missed.
+    pub(super) fn is_resyncing(&self, member: usize) -> bool {
+        self.resyncing & 1 << member != 0
     }
 
     pub(super) fn stale(&self) -> u64 {

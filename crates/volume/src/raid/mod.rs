@@ -24,6 +24,7 @@ mod tasks;
 
 #[doc(hidden)]
 pub use hostile::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
+pub use lost::LostRange;
 pub use members::{Health, MemberState};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -234,15 +235,59 @@ impl Raid {
         self.on_change = OnChange(Box::new(note));
     }
 
-    /// Calls `note` with the units of a mirror's members that nobody has right, by member and first byte, before such a
-    /// member is current, and when that has changed. As [`on_change`](Self::on_change).
-    pub fn on_lost(&mut self, note: impl FnMut(&BTreeSet<(usize, u64)>) -> bool + Send + 'static) {
+    /// Calls `note` with what members lack that nobody has right, before such a member is current and before a row of a
+    /// missing one is written, and when that has changed. As [`on_change`](Self::on_change). It must be set before
+    /// [`with_intents`](Self::with_intents), which may find that a crash has left such rows.
+    pub fn on_lost(&mut self, note: impl FnMut(&BTreeSet<LostRange>) -> bool + Send + 'static) {
         self.lost.on_change(note);
     }
 
     /// What [`on_lost`](Self::on_lost) noted last in an earlier life.
-    pub fn set_lost(&mut self, units: BTreeSet<(usize, u64)>) {
-        self.lost.set(units);
+    pub fn set_lost(&mut self, ranges: &BTreeSet<LostRange>) {
+        self.lost.set(ranges);
+        self.tell_lost();
+    }
+
+    /// Bytes of the volume that a member lacks: a parity is found again.
+    fn lost_bytes(&self, member: usize) -> u64 {
+        let bytes = |at: u64, length: u64| match &self.layout {
+            Layout::Parity(parity) => parity.data_before(member, at + length) - parity.data_before(member, at),
+            _ => length,
+        };
+        self.lost.runs_of(member).map(|(at, length)| bytes(at, length)).sum()
+    }
+
+    /// Who asks how the members stand hears what is lost, too.
+    fn tell_lost(&self) {
+        (0..self.members.len()).for_each(|member| self.members.health.set_lost(member, self.lost_bytes(member)));
+    }
+
+    /// Notes for good what is lost; whether it could.
+    fn note_lost(&mut self) -> bool {
+        let noted = self.lost.noted();
+        self.tell_lost();
+        noted
+    }
+
+    /// A member misses what is written from now on. That is noted before anybody hears of such a write.
+    fn set_missing(&mut self, member: usize) {
+        self.members.set_stale(member);
+        self.unnoted |= 1 << member;
+        if let Layout::Parity(_) = self.layout {
+            // What a crash left was to be settled with it.
+            std::mem::take(&mut self.unsettled).into_iter().for_each(|region| self.tear(member, region));
+            self.members.health.set_unsettled(0);
+            self.settled_to = 0;
+        }
+    }
+
+    /// A member is missing while a region's parity may not be that of its stripes: nobody can say what it has there.
+    fn tear(&mut self, member: usize, region: usize) {
+        let (Layout::Parity(parity), Some(intents)) = (&self.layout, &self.intents) else { return };
+        let (at, length) = intents.range(region);
+        let (from, to) = (at / parity.row_bytes(), (at + length).div_ceil(parity.row_bytes()));
+        // Rows whose parity the member has, too: no READ asks for that, and runs stay long.
+        self.lost.tear(member, from * parity.stripe(), (to - from) * parity.stripe());
     }
 
     /// A member is known to have missed a write. It is resynced, where there is a [clock](Self::with_clock).
@@ -278,10 +323,10 @@ impl Raid {
 
     /// Notes in `store` which regions are written, before they are. What the last life left there is settled first, or
     /// while the array is used. Members that were stale in that life must have been named, and `absent` ones that were
-    /// not: while a row's member is missing that was there, what a crash left of it cannot be told.
+    /// not: while a row's member is missing that was there, what a crash left of it is [lost](Self::on_lost).
     ///
     /// # Errors
-    /// Why the store, or a member, cannot be read or written.
+    /// Why the store, or a member, cannot be read or written; or what is lost cannot be noted.
     pub fn with_intents(
         &mut self,
         store: Box<dyn Device>,
@@ -292,7 +337,7 @@ impl Raid {
         let was_degraded = self.members.stale() & !absent != 0;
         let places = Places::new(intents.store.geometry().bytes, self.row_bytes_of_all());
         let is_parity = matches!(self.layout, Layout::Parity(_));
-        let mut torn = BTreeSet::new();
+        let mut torn = intents.take_torn();
         if is_parity {
             self.replay(&mut intents, places, &*clock)?;
             self.journal = Some(Journal::new(places));
@@ -300,15 +345,26 @@ impl Raid {
         if is_parity && self.members.stale() != 0 {
             // In a life without a member, the journal had what was under way.
             if !was_degraded {
-                torn.clone_from(&written);
+                torn.extend(&written);
             }
         } else if !crate::mutant::mutant("volume-write-hole-open") {
             self.unsettled.clone_from(&written);
             self.members.health.set_unsettled(written.len());
         }
-        intents.begin(&*clock, torn)?;
-        self.clean_at = Some(clock.now());
         self.intents = Some(intents);
+        (0..self.members.len()).filter(|one| self.members.is_current(*one)).for_each(|one| self.lost.found(one));
+        if is_parity && self.members.stale() != 0 {
+            let member = self.members.stale().trailing_zeros() as usize;
+            torn.into_iter().for_each(|region| self.tear(member, region));
+            // Before the store says that these regions are as all others.
+            if !self.note_lost() {
+                return Err(DeviceError::Failed);
+            }
+        }
+        if let Some(intents) = &mut self.intents {
+            intents.begin(&*clock)?;
+        }
+        self.clean_at = Some(clock.now());
         self.clock = Some(clock);
         self.watch_all().map_err(|_| DeviceError::Failed)
     }
@@ -359,7 +415,7 @@ impl Raid {
 
     /// Whether parity is that of its stripes.
     fn is_trusted(&self, at: u64, length: u64) -> bool {
-        !self.is_unsettled(at, length) && self.intents.as_ref().is_none_or(|intents| !intents.is_torn(at, length))
+        !self.is_unsettled(at, length)
     }
 
     fn take(&mut self, request: Request) {
@@ -449,20 +505,35 @@ impl Raid {
             return self.conclude(id, Err(DeviceError::Failed));
         }
         for member in (0..self.members.len()).filter(|member| failed & 1 << member != 0) {
-            self.members.set_stale(member);
-            self.unnoted |= 1 << member;
+            self.set_missing(member);
         }
+        let healed = self.heal_lost(id, failed);
         if self.unnoted != 0 {
             return self.quiescing.push(id);
         }
-        let Some(parent) = self.parents.get_mut(id) else { return };
-        let result = parent.result;
-        if let Asked::Whole(work) = &parent.work
-            && let Some((at, length)) = work.range().filter(|_| result.is_ok() && work.writes())
-        {
-            self.lost.written(at, length, failed);
+        let result = self.parents.get_mut(id).map_or(Ok(()), |parent| parent.result);
+        self.conclude(id, if healed { result } else { result.and(Err(DeviceError::Failed)) });
+    }
+
+    /// What was lost and is written now is lost no more; whether that is noted. Of RAID 5 it must be before the write is
+    /// given back, or the next life would not read it. A mirror's is read from another member meanwhile.
+    fn heal_lost(&mut self, id: u64, failed: u64) -> bool {
+        let Some(parent) = self.parents.get_mut(id).filter(|_| !self.lost.is_empty()) else { return true };
+        let Asked::Whole(work) = &parent.work else { return true };
+        let Some((at, length)) = work.range().filter(|_| parent.result.is_ok() && work.writes()) else { return true };
+        if let Layout::Parity(_) = self.layout {
+            let mut pieces = Vec::new();
+            self.layout.cut(at, length, &mut pieces);
+            for Piece { member, at, length } in pieces {
+                let holder = self.holder(at);
+                [member, holder].into_iter().for_each(|member| self.lost.written(member, at, length));
+            }
+            return self.note_lost();
         }
-        self.conclude(id, result);
+        let got = |member: &usize| failed & 1 << member == 0;
+        (0..self.members.len()).filter(got).for_each(|member| self.lost.written(member, at, length));
+        self.note_lost();
+        true
     }
 
     /// Notes who is stale once no write is under way that the member's stripe is still needed for.
@@ -484,8 +555,10 @@ impl Raid {
             return true;
         }
         self.quiet = Quiet::No;
+        // Before it is stale in the next life: what else is there then counts as computed.
+        let may_be_stale = self.note_lost();
         for member in 0..self.members.len() {
-            if self.unnoted & 1 << member != 0 && (self.on_change.0)(member, MemberState::Stale) {
+            if self.unnoted & 1 << member != 0 && may_be_stale && (self.on_change.0)(member, MemberState::Stale) {
                 self.unnoted &= !(1 << member);
             }
         }

@@ -62,7 +62,19 @@ impl Row {
         Row { number, from: 0, to: stripe_bytes, parts: Vec::new() }
     }
 
-    fn is_whole(&self, stripe: usize) -> bool {
+    /// Of it, some columns; none where nothing of it is new there.
+    pub(super) fn columns(&self, from: u64, to: u64) -> Option<Row> {
+        let cut = |part: &Part| {
+            let (first, end) = (part.from.max(from), part.to().min(to));
+            let bytes =
+                (first < end).then(|| part.bytes.slice((first - part.from) as usize..(end - part.from) as usize))?;
+            Some(Part { stripe: part.stripe, from: first, bytes })
+        };
+        let parts: Vec<Part> = self.parts.iter().filter_map(cut).collect();
+        (self.parts.is_empty() || !parts.is_empty()).then_some(Row { number: self.number, from, to, parts })
+    }
+
+    pub(super) fn is_whole(&self, stripe: usize) -> bool {
         self.parts.iter().any(|part| part.stripe == stripe && part.from == self.from && part.to() == self.to)
     }
 
@@ -85,10 +97,11 @@ impl Row {
         let reconstruct = rest().all(|stripe| readable(of(stripe)));
         let missing = (0..stripes).filter(|stripe| !readable(of(*stripe))).count();
         match (change, reconstruct) {
-            (true, true) if self.parts.len() + 1 < rest().count() => Some(Plan::Change),
+            // What changes a parity that is not trusted leaves it so.
+            (true, true) if trusted && self.parts.len() + 1 < rest().count() => Some(Plan::Change),
             (_, true) => Some(Plan::Reconstruct),
-            (true, false) => Some(Plan::Change),
-            (false, false) => (trusted && missing == 1 && readable(parity)).then_some(Plan::Everything),
+            (true, false) if trusted => Some(Plan::Change),
+            (_, false) => (trusted && missing == 1 && readable(parity)).then_some(Plan::Everything),
         }
     }
 

@@ -224,7 +224,10 @@ impl Raid {
     fn read_units(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
         let Some((parent, corrupt)) = self.tasks.get_mut(id).map(|task| (task.parent, task.corrupt)) else { return };
         let unit = self.geometry.unit_bytes;
-        let lacks = self.lost.lacking(piece.at, piece.length) != 0;
+        let lacks = match self.layout {
+            Layout::Parity(_) => self.lost.lacks(piece.member, piece.at, piece.length),
+            _ => self.lost.lacking(piece.at, piece.length) != 0,
+        };
         if (corrupt == 0 && !lacks) || piece.length <= unit {
             self.deliver(id, part, into);
             return self.end(id, Err(error));
@@ -255,14 +258,13 @@ impl Raid {
     }
 
     fn check(&mut self, id: u64, members: &[usize], at: u64, length: u64) {
-        let current = members.iter().filter(|member| self.members.is_current(**member));
-        let bits = current.fold(0, |bits, member| bits | 1 << member);
-        self.check_bits(id, bits, at, length);
+        self.check_bits(id, members.iter().fold(0, |bits, member| bits | 1 << member), at, length);
     }
 
     fn check_bits(&mut self, id: u64, members: u64, at: u64, length: u64) {
         let task = self.task(id, State::Check { members, at, length });
-        for member in (0..self.members.len()).filter(|member| members & 1 << member != 0) {
+        let looks = |member: &usize| members & 1 << member != 0 && self.members.is_current(*member);
+        for member in (0..self.members.len()).filter(looks).collect::<Vec<_>>() {
             self.push(task, member, NO_SOURCE, Work::Check { at, length, mend: false, wrong: 0 });
         }
         self.advance_if_still(task);
@@ -272,7 +274,12 @@ impl Raid {
     /// be right on another member.
     fn checked(&mut self, id: u64, members: u64, (at, length): (u64, u64), bad: u64) {
         let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
-        let bad = bad | self.lost.lacking(at, length);
+        let lost = match self.layout {
+            // A parity is found again.
+            Layout::Parity(_) => members & self.lost.lacking(at, length) & !(1 << self.holder(at)),
+            _ => self.lost.lacking(at, length),
+        };
+        let bad = bad | lost;
         let mut mends = false;
         if let Some(Parent { work: Asked::Whole(Work::Check { mend, wrong, .. }), .. }) = self.parents.get_mut(parent) {
             *wrong |= bad;
@@ -282,7 +289,7 @@ impl Raid {
         let (of, long) = self.volume_range(at, length);
         if mends && length > unit {
             (at..at + length).step_by(unit as usize).for_each(|at| self.check_bits(parent, members, at, unit));
-        } else if mends && (matches!(self.layout, Layout::Mirror(_)) || self.is_trusted(of, long)) {
+        } else if mends && (matches!(self.layout, Layout::Mirror(_)) || lost == 0 && self.is_trusted(of, long)) {
             self.copy(parent, bad, at, length);
         } else if mends {
             return self.end(id, Err(DeviceError::Corrupt));
@@ -293,7 +300,13 @@ impl Raid {
     /// Reads a part from a member that was not tried; from all others, where there is a parity. `error` is of the last.
     fn read(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
         let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
-        let lacking = self.lost.lacking(piece.at, piece.length);
+        let is_parity = matches!(self.layout, Layout::Parity(_));
+        let is_lost = is_parity && self.lost.lacks(piece.member, piece.at, piece.length);
+        if is_lost && !mutant("volume-lost-unit-read") {
+            return self.read_units(id, part, piece, into, DeviceError::Corrupt);
+        }
+        // What others of the row lack counts as what they have.
+        let lacking = if is_parity { 0 } else { self.lost.lacking(piece.at, piece.length) };
         let may = |this: &Raid, member: usize| this.members.is_readable(member) && (avoid | lacking) & 1 << member == 0;
         let side = match &self.layout {
             Layout::Parity(_) => may(self, piece.member).then_some(piece.member),
@@ -314,7 +327,7 @@ impl Raid {
         let (at, length) = self.volume_range(piece.at, piece.length);
         let others = (0..self.members.len()).filter(|member| *member != piece.member);
         let others: Vec<usize> = others.filter(|member| may(self, *member)).collect();
-        let fits = matches!(self.layout, Layout::Parity(_)) && others.len() + 1 == self.members.len();
+        let fits = is_parity && others.len() + 1 == self.members.len();
         if !fits || !self.is_trusted(at, length) {
             let error = if fits || lacking != 0 { DeviceError::Corrupt } else { error };
             return self.read_units(id, part, piece, into, error);
@@ -377,7 +390,7 @@ impl Raid {
         let row = parity.row_bytes();
         let (from, to) = (at.next_multiple_of(row), (at + length) / row * row);
         // While a member is missing, a row is written by the journal alone.
-        let whole = from < to && self.members.are_all_current();
+        let whole = from < to && self.members.are_all_current() && self.lost.is_empty();
         if whole {
             let (place, length) = (from / row * parity.stripe(), (to - from) / row * parity.stripe());
             self.put_all(id, |_| Some(work(place, length)));
@@ -424,7 +437,15 @@ impl Raid {
 
     /// A row's new parts, or none, and its parity.
     pub(super) fn begin_row(&mut self, parent: u64, row: Row) {
+        self.begin_row_without(parent, row, 0);
+    }
+
+    /// The same, where these members are known to have theirs wrong.
+    fn begin_row_without(&mut self, parent: u64, row: Row, corrupt: u64) {
         let task = self.task(parent, State::Over);
+        if let Some(task) = self.tasks.get_mut(task) {
+            (task.avoid, task.corrupt) = (corrupt, corrupt);
+        }
         self.rows_waiting.push_back((task, row));
         self.begin_rows();
     }
@@ -442,15 +463,86 @@ impl Raid {
         }
     }
 
+    /// Which member has the parity of the row at a member's byte.
+    pub(super) fn holder(&self, at: u64) -> usize {
+        let Layout::Parity(parity) = &self.layout else { return usize::MAX };
+        parity.parity_of(at / parity.stripe())
+    }
+
+    /// A row is cut into columns of a unit each: of each, something else may be lost.
+    fn gather_units(&mut self, id: u64, row: &Row) {
+        let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
+        let unit = self.geometry.unit_bytes;
+        let units = (row.from..row.to).step_by(unit as usize).filter_map(|from| row.columns(from, from + unit));
+        units.for_each(|columns| self.begin_row(parent, columns));
+        self.end(id, Ok(()));
+    }
+
+    /// Too many of a row have their bytes wrong, or not at all: they are noted as lost, and are zeros from now on.
+    fn lose(&mut self, id: u64, mut row: Row, parity: &Parity) {
+        let Some((avoid, corrupt)) = self.tasks.get_mut(id).map(|task| (task.avoid, task.corrupt)) else { return };
+        let failing = avoid & !corrupt;
+        let is_settled = self.is_trusted(row.number * parity.row_bytes(), parity.row_bytes());
+        if failing != 0 && !is_settled && self.members.are_all_current() && self.is_enough_without(failing) {
+            // What a crash left cannot be settled with it, and must not wait for it.
+            (0..self.members.len()).filter(|one| failing & 1 << one != 0).for_each(|one| self.set_missing(one));
+            return self.gather(id, row);
+        }
+        if failing != 0 || corrupt == 0 {
+            return self.end(id, Err(if corrupt == 0 { DeviceError::Failed } else { DeviceError::Corrupt }));
+        }
+        if row.to - row.from > self.geometry.unit_bytes {
+            return self.gather_units(id, &row);
+        }
+        let of = |stripe: usize| parity.member_of(row.number, stripe);
+        let lacks = |stripe: &usize| corrupt & 1 << of(*stripe) != 0 || !self.members.is_current(of(*stripe));
+        let lost: Vec<usize> =
+            (0..parity.members() - 1).filter(lacks).filter(|stripe| !row.is_whole(*stripe)).collect();
+        let members = lost.iter().fold(0, |bits, stripe| bits | 1 << of(*stripe));
+        let (at, unit) = (row.number * parity.stripe() + row.from, row.to - row.from);
+        // There is nothing to be read of whom it is written.
+        if lost.is_empty() || !self.lost.lose(members, at, unit) || !self.note_lost() {
+            return self.end(id, Err(DeviceError::Corrupt));
+        }
+        match self.add_zeros(&mut row, &lost) {
+            true => self.gather(id, row),
+            false => self.end(id, Err(DeviceError::NoMemory)),
+        }
+    }
+
+    fn add_zeros(&mut self, row: &mut Row, stripes: &[usize]) -> bool {
+        let Some(zeros) = self.zeros((row.to - row.from) as usize) else { return false };
+        row.parts.extend(stripes.iter().map(|stripe| Part { stripe: *stripe, from: row.from, bytes: zeros.clone() }));
+        true
+    }
+
     /// Reads what a row's parity needs.
-    fn gather(&mut self, id: u64, row: Row) {
+    fn gather(&mut self, id: u64, mut row: Row) {
         let Layout::Parity(parity) = self.layout.clone() else { return };
         let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
-        let trusted = self.is_trusted(row.number * parity.row_bytes(), parity.row_bytes());
-        let readable = |member: usize| self.members.is_readable(member) && avoid & 1 << member == 0;
+        let (at, length) = (row.number * parity.stripe() + row.from, row.to - row.from);
+        // Of a member that is missing: nothing but its own bytes says what it has there, and those count once it is back.
+        let lacks = |member: usize| !self.members.is_current(member) && self.lost.lacks(member, at, length);
+        let keeps = |member: usize| self.members.is_resyncing(member) && self.lost.keeps(member, at, length);
+        let of = |stripe: usize| parity.member_of(row.number, stripe);
+        let lacking: Vec<usize> = (0..parity.members() - 1).filter(|stripe| lacks(of(*stripe))).collect();
+        if !lacking.is_empty() && length > self.geometry.unit_bytes {
+            return self.gather_units(id, &row);
+        }
+        let are_zeros = |stripe: &usize| !keeps(of(*stripe)) && !row.is_whole(*stripe);
+        let zeros: Vec<usize> = lacking.iter().copied().filter(are_zeros).collect();
+        if !zeros.is_empty() && !self.add_zeros(&mut row, &zeros) {
+            return self.end(id, Err(DeviceError::NoMemory));
+        }
+        let keeps = |member: usize| self.members.is_resyncing(member) && self.lost.keeps(member, at, length);
+        let trusted = lacking.is_empty() && self.is_trusted(row.number * parity.row_bytes(), parity.row_bytes());
+        let readable = |member: usize| {
+            (self.members.is_readable(member) || keeps(member) && parity.parity_of(row.number) != member)
+                && avoid & 1 << member == 0
+        };
         let writable = |member: usize| self.members.is_writable(member);
         let Some(plan) = row.plan(&parity, trusted, readable, writable) else {
-            return self.end(id, Err(if trusted { DeviceError::Failed } else { DeviceError::Corrupt }));
+            return self.lose(id, row, &parity);
         };
         let sources = row.sources(plan, &parity, readable);
         let number = row.number;
@@ -511,6 +603,9 @@ impl Raid {
         };
         // An entry may be replaced as soon as its row is written: that must be for good.
         let fua = fua || journaled.is_some();
+        // It counts as written in the next life, too.
+        let heals = |(member, at, from): &(usize, u64, Bytes)| self.lost.lacks(*member, *at, from.len() as u64);
+        let fua = fua || (matches!(self.layout, Layout::Parity(_)) && writes.iter().any(heals));
         for (member, at, from) in writes {
             if self.members.is_writable(member) {
                 self.push(id, member, NO_SOURCE, Work::Write { at, from, fua });
@@ -723,15 +818,18 @@ impl Raid {
     /// Reads a member's bytes for those that have missed them: of a mirror from another side, else from all others.
     pub(super) fn copy(&mut self, parent: u64, targets: u64, at: u64, length: u64) {
         let id = self.task(parent, State::Copy { targets, at, length, read: Vec::new() });
-        let lacking = self.lost.lacking(at, length);
+        let is_mirror = matches!(self.layout, Layout::Mirror(_));
+        if !is_mirror && self.keeps_any(targets, at, length) {
+            return self.copy_units(id, targets, at, length);
+        }
+        let lacking = if is_mirror { self.lost.lacking(at, length) } else { 0 };
         let sources = (0..self.members.len())
             .filter(|member| (targets | lacking) & 1 << member == 0 && self.members.is_current(*member));
         let sources: Vec<usize> = match &self.layout {
             Layout::Parity(_) => sources.collect(),
             _ => sources.take(1).collect(),
         };
-        let fits = !sources.is_empty()
-            && (matches!(self.layout, Layout::Mirror(_)) || sources.len() + 1 == self.members.len());
+        let fits = !sources.is_empty() && (is_mirror || sources.len() + 1 == self.members.len());
         if !fits && lacking & !targets != 0 {
             return self.copy_units(id, targets, at, length);
         }
@@ -742,10 +840,14 @@ impl Raid {
         self.gather_from(id, &sources, at, length);
     }
 
-    /// No member has all of a mirror's range right: each unit is copied by itself. Of what nobody has, a member that is
-    /// resynced has nothing either, and what a crash left may stay as it is: no READ finds it.
+    fn keeps_any(&self, targets: u64, at: u64, length: u64) -> bool {
+        (0..self.members.len()).any(|member| targets & 1 << member != 0 && self.lost.keeps(member, at, length))
+    }
+
+    /// Not all of a range can be copied: each unit is by itself. Of what nobody has, a member that is resynced has nothing
+    /// either, and what a crash left may stay as it is: no READ finds it. A unit of RAID 5 is found by its row.
     fn copy_units(&mut self, id: u64, targets: u64, at: u64, length: u64) {
-        let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
+        let Some((parent, corrupt)) = self.tasks.get_mut(id).map(|task| (task.parent, task.corrupt)) else { return };
         let unit = self.geometry.unit_bytes;
         if length > unit {
             (at..at + length).step_by(unit as usize).for_each(|at| self.copy(parent, targets, at, unit));
@@ -753,8 +855,14 @@ impl Raid {
         }
         let origin = self.parents.get_mut(parent).map(|parent| &parent.origin);
         let result = match origin {
+            Some(Origin::Background(Background::Copy { .. })) if let Layout::Parity(parity) = &self.layout => {
+                let (number, from) = (at / parity.stripe(), at % parity.stripe());
+                let row = Row { number, from, to: from + length, parts: Vec::new() };
+                self.begin_row_without(parent, row, corrupt);
+                Ok(())
+            }
             Some(Origin::Background(Background::Settle { .. })) => Ok(()),
-            Some(Origin::Background(Background::Copy { .. })) if self.lost.lose(targets, at) => Ok(()),
+            Some(Origin::Background(Background::Copy { .. })) if self.lost.lose(targets, at, unit) => Ok(()),
             _ => Err(DeviceError::Corrupt),
         };
         self.end(id, result);
@@ -764,6 +872,10 @@ impl Raid {
     fn copy_from_another(&mut self, id: u64, targets: u64, at: u64, length: u64, error: DeviceError) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         let (avoid, corrupt) = (task.avoid, task.corrupt);
+        if let Layout::Parity(_) = self.layout {
+            let is_wrong = error == DeviceError::Corrupt;
+            return if is_wrong { self.copy_units(id, targets, at, length) } else { self.end(id, Err(error)) };
+        }
         let is_settling = |this: &Raid, parent: u64| {
             let parent = this.parents.get(parent);
             matches!(parent, Some(Parent { origin: Origin::Background(Background::Settle { .. }), .. }))
@@ -773,11 +885,10 @@ impl Raid {
             if is_settling(self, self.tasks.get(id).map_or(0, |task| task.parent)) { avoid } else { avoid | targets };
         let barred = barred | self.lost.lacking(at, length);
         let next = (0..self.members.len()).find(|member| self.members.is_current(*member) && barred & 1 << member == 0);
-        let is_mirror = matches!(self.layout, Layout::Mirror(_));
-        if is_mirror && next.is_none() && error == DeviceError::Corrupt {
+        if next.is_none() && error == DeviceError::Corrupt {
             return self.copy_units(id, targets, at, length);
         }
-        let Some(source) = next.filter(|_| is_mirror) else { return self.end(id, Err(error)) };
+        let Some(source) = next else { return self.end(id, Err(error)) };
         let targets = (targets | corrupt) & !(1 << source);
         if let Some(task) = self.tasks.get_mut(id) {
             task.state = State::Copy { targets, at, length, read: Vec::new() };

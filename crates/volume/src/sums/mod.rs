@@ -190,7 +190,7 @@ impl Sums {
             }
         }
         if !below.read_only {
-            let (place, image) = intents.first_image(BTreeSet::new());
+            let (place, image) = intents.first_image();
             put(&mut *inner, &*clock, places.bitmap + place, &image)?;
             intents.begun();
         }
