@@ -1,5 +1,6 @@
 #!/bin/sh
-# A table scan in every mode over rdma:, between two processes, against the same scan over shm:; a calibration and round trips.
+# Over rdma:, between two processes: a table scan in every mode, against the same scan over shm:; a volume; a calibration and
+# round trips.
 . ./test.sh
 A=rdma:127.0.0.1:7070
 
@@ -33,6 +34,34 @@ done
 cmp part.csv part-shm.csv || fail "a part of the table has other rows"
 kill -INT $!
 wait $!
+
+# A volume, whose client goes on over the device while the node is killed and started again.
+V=rdma:127.0.0.1:7072
+serve_volume() {
+    rm -f served
+    ./overside volume serve --listen $V --home home --cache 1M >served 2>&1 &
+    node=$!
+    until_ok "the node does not listen" listens rdma
+}
+written() {
+    ./overside volume status $V/v --json >shown && grep -q '"writes_done": *[1-9]' shown
+}
+./overside volume create v --size 4M --on disk --home home || fail "create a volume"
+serve_volume
+./overside volume bench $V/v --rw randrw --verify --time 3600 --json >found 2>said &
+client=$!
+until_ok "the volume is not written" written
+kill -9 $node
+wait $node
+serve_volume
+until_ok "the volume is not written again" written
+kill -INT $client
+wait $client
+[ $? = 130 ] || fail "a volume's client says: $(cat said found)"
+grep -q '"corrupt":0' found && grep -q '"reconnects":[1-9]' found || fail "a volume's client found: $(cat found)"
+kill -INT $node
+wait $node
+
 # What is measured on an emulated processor means nothing; that it is measured does.
 ./overside calibrate rdma --json --force >prices || fail "calibrate"
 grep -q '"calibrations":\[{' prices || fail "calibrate says: $(cat prices)"
