@@ -54,6 +54,13 @@ pub(super) const GOALS: &Goals = &Goals {
             AtMost(1.0 / 3.0),
         ),
         beside(
+            "cached, FUSE by /dev/fuse, 1 outstanding: p50 over nbdkit's on a Unix socket",
+            "cached, p50 ns: FUSE",
+            "cached, p50 ns: nbdkit",
+            1,
+            AtMost(0.9),
+        ),
+        beside(
             "cached, NBD, 1 outstanding: requests/s over nbdkit's",
             "cached, requests/s: NBD",
             "cached, requests/s: nbdkit",

@@ -3,8 +3,9 @@
 
 use super::{
     BLOCK_BYTES, KIB,
+    clients::attach::Attached,
     disks::Disks,
-    load::{Asked, Client, Stretch},
+    load::{Asked, Client, STEP_BYTES, Stretch, known},
     nbd::Nbd,
     node::{Node, Order},
     peers,
@@ -22,11 +23,14 @@ struct Side {
     name: String,
     end: End,
     server: u32,
+    /// Who stands between.
+    between: Option<u32>,
 }
 
 enum End {
     Volume(Client),
     Nbd(Nbd),
+    File(File),
 }
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
@@ -39,12 +43,20 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     let mut sides = Vec::new();
     for (name, transport, polls_ns) in [("shm", "shm", POLLS_NS), ("shm, asleep", "shm", 0), ("tcp", "tcp", 0)] {
         let client = node.client(transport, VOLUME, Role::Reader, LONGEST)?.polling(polls_ns);
-        sides.push(Side { name: name.into(), end: End::Volume(client), server: node.pid() });
+        sides.push(Side::new(name, End::Volume(client), node.pid()));
     }
-    sides.push(Side { name: "NBD".into(), end: End::Nbd(Nbd::unix(&socket, VOLUME)?), server: node.pid() });
-    let (found, absent) = peers::start(&mut keeper, BYTES);
+    sides.push(Side::new("NBD", End::Nbd(Nbd::unix(&socket, VOLUME)?), node.pid()));
+    let (found, mut absent) = peers::start(&mut keeper, BYTES);
     for peer in found {
-        sides.push(Side { name: peer.name.into(), end: End::Nbd(peer.nbd), server: peer.pid });
+        sides.push(Side::new(peer.name, End::Nbd(peer.nbd), peer.pid));
+    }
+    let attached = as_file(&node, &keeper.folder().join("file"));
+    match &attached {
+        Ok((attached, file)) => {
+            let side = Side::new("FUSE", End::File(file.try_clone()?), node.pid());
+            sides.push(Side { between: Some(attached.pid()), ..side });
+        }
+        Err(error) => absent.push(format!("FUSE: {error:#}")),
     }
     for side in &mut sides {
         side.prepare(node.pid())?;
@@ -60,6 +72,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
         after[1] - before[1]
     );
     drop(sides);
+    drop(attached);
     by_processors(setting, figure, &node)
 }
 
@@ -74,7 +87,17 @@ pub(super) fn cached_order() -> Order {
     }
 }
 
+/// A volume as a file, by whoever may mount one.
+fn as_file(node: &Node, path: &Path) -> Result<(Attached, File)> {
+    let attached = Attached::as_file(node, VOLUME, path)?;
+    Ok((attached, File::open(path)?))
+}
+
 impl Side {
+    fn new(name: &str, end: End, server: u32) -> Side {
+        Side { name: name.into(), end, server, between: None }
+    }
+
     /// All that it reads is right, and in the cache from now on.
     fn prepare(&mut self, node: u32) -> Result<()> {
         match &mut self.end {
@@ -85,22 +108,56 @@ impl Side {
                 }
                 nbd.check(BYTES)
             }
+            End::File(file) => check(file),
         }
     }
 
     /// Reads at random places for so long.
     fn reads(&mut self, bytes: usize, depth: usize, ns: u64, seed: u64) -> Result<Stretch> {
         let (mut random, asked) = (Random(seed), Asked { writes: false, bytes, depth });
-        let before = settled(self.server)?;
+        let before = self.used()?;
         let start = now_ns();
         let mut place = || (elapsed_ns(start) < ns).then(|| random.below(BYTES / bytes as u64) * bytes as u64);
         let mut done = match &mut self.end {
             End::Volume(client) => client.run(asked, &mut place)?,
             End::Nbd(nbd) => nbd.run(asked, &mut place)?,
+            End::File(file) => reads(file, asked, &mut place)?,
         };
-        done.server_ns = settled(self.server)? - before;
+        done.server_ns = self.used()? - before;
         Ok(done)
     }
+
+    /// By who serves, and who stands between.
+    fn used(&self) -> Result<Cpu> {
+        let between = self.between.map_or(Ok(Cpu::default()), settled)?;
+        Ok(Cpu { ns: settled(self.server)?.ns + between.ns })
+    }
+}
+
+/// One read after another, as a program reads a file.
+fn reads(file: &File, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
+    ensure!(asked.depth == 1, "a file is read by one call at a time");
+    let (mut into, mut done) = (vec![0; asked.bytes], Stretch::default());
+    let (cpu, start) = (Cpu::own(), now_ns());
+    while let Some(at) = place() {
+        let begun = now_ns();
+        file.read_exact_at(black_box(&mut into), at)?;
+        done.times.push(elapsed_ns(begun));
+    }
+    (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
+    done.bytes = done.times.len() as u64 * asked.bytes as u64;
+    Ok(done)
+}
+
+/// Reads all of a file, and holds it against what every block is known by.
+fn check(file: &File) -> Result<()> {
+    let (mut found, mut wanted) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
+    for at in (0..BYTES).step_by(STEP_BYTES) {
+        file.read_exact_at(&mut found, at)?;
+        known(at, &mut wanted);
+        ensure!(found == wanted, "the file has other bytes than were written, within {STEP_BYTES} from {at} on");
+    }
+    Ok(())
 }
 
 /// Processor time of a process that has nothing to do any more: of one that runs the kernel knows less.
@@ -112,7 +169,9 @@ fn settled(pid: u32) -> Result<Cpu> {
 /// 8 KiB, more and more of them outstanding: all sides where there are bars, and shm in between.
 fn by_depth(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Result<()> {
     let (all, rounds) = (sides.len(), setting.rounds());
-    let mut asked: Vec<(usize, usize)> = (0..all).flat_map(|side| [(side, 1), (side, 16)]).collect();
+    let depths = |side: &Side| if matches!(side.end, End::File(_)) { &[1][..] } else { &[1, 16] };
+    let mut asked: Vec<(usize, usize)> =
+        (0..all).flat_map(|side| depths(&sides[side]).iter().map(move |depth| (side, *depth))).collect();
     asked.extend([2, 4, 8, 32].map(|depth| (0, depth)));
     let mut done = 0;
     let samples = alternate(asked.len(), rounds, |at, round| {
@@ -167,7 +226,7 @@ impl Local {
     /// A file that was just written is in the page cache.
     fn new(path: &Path) -> Result<Local> {
         let mut memory = vec![0; BYTES as usize];
-        super::load::known(0, &mut memory);
+        known(0, &mut memory);
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         file.write_all_at(&memory, 0)?;
         Ok(Local { memory, file })
@@ -196,7 +255,7 @@ fn by_processors(setting: &Setting<'_>, figure: &mut Figure, two: &Node) -> Resu
     one.fill(VOLUME, BYTES)?;
     let side = |node: &Node| -> Result<Side> {
         let client = node.client("shm", VOLUME, Role::Reader, LONGEST)?.polling(POLLS_NS);
-        Ok(Side { name: "shm".into(), end: End::Volume(client), server: node.pid() })
+        Ok(Side::new("shm", End::Volume(client), node.pid()))
     };
     let mut sides = [side(&one)?, side(two)?];
     sides[0].prepare(one.pid())?;

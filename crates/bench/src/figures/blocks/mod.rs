@@ -36,8 +36,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         "A node is a process of its own; its client is this one. Over shm it polls for {} µs before it sleeps, or, <i>asleep</i>, sleeps at once, \
          as over tcp. <i>Cached</i> reads go to {} MiB that \
          the node's cache holds. <i>NBD</i> is the node's own front; it, nbdkit (memory) and qemu-nbd (a file in the page cache) are asked by \
-         the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. Processor time is that of \
-         both ends, with what they poll. Disks are devices over memory that end a request no earlier than a disk of 15,000 turns a minute \
+         the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. <i>FUSE</i> is the volume attached as a file, through <code>/dev/fuse</code>. Processor time is that of \
+         both ends and of what stands between, with what they poll. Disks are devices over memory that end a request no earlier than a disk of 15,000 turns a minute \
          would; <i>local</i> ones are in this process. The same places are read in the same order on both sides, once the arm is where the \
          same place left it. Hits are chosen by place: what is to hit was read often, what is to miss never comes again. RAID 5 is written \
          from a row's start on, and requests to its disks are counted.{absent}",

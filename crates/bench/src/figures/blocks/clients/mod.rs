@@ -1,7 +1,7 @@
 //! `clients`: one cached read by each way to it (figure 4 of vi-attached-storage): the bare transport, the native client, a
 //! volume attached for NBD, the node's own front; and what of it is whose.
 
-mod attach;
+pub(super) mod attach;
 mod raw;
 
 use super::{
@@ -42,6 +42,7 @@ pub(super) fn serve(words: &[OsString]) -> Option<Result<()>> {
     match words[..] {
         [RAW, address] => Some(raw::serve(address)),
         [ATTACH, address, volume, socket] => Some(attach::serve(address, volume, socket)),
+        [ATTACH_FILE, address, volume, file] => Some(attach::serve_file(address, volume, file)),
         _ => None,
     }
 }
@@ -254,6 +255,7 @@ const WAYS: [&str; 5] = ["bare transport", "native", "native, asleep", "attached
 const LAYERS: [&str; 2] = ["the cache", "the node without a connection"];
 const RAW: &str = "raw";
 const ATTACH: &str = "attach";
+const ATTACH_FILE: &str = "attach-file";
 const VOLUME: &str = super::cached::VOLUME;
 const BYTES: u64 = super::cached::BYTES;
 const LAYER_BYTES: u64 = 8 << 20;
