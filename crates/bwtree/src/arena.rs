@@ -46,6 +46,10 @@ pub unsafe trait Arena: Send + Sync + 'static {
         let _ = at;
         SegmentId::FOREIGN
     }
+    /// Where each segment begins, its bytes and its number, in ascending order; none for memory that none registered.
+    fn segments(&self) -> Vec<(u64, u64, SegmentId)> {
+        Vec::new()
+    }
 }
 
 /// An arena in anonymous private memory: for tests, benchmarks and use without a network.

@@ -132,7 +132,7 @@ impl Core {
             return Ok(false);
         }
         self.shelter(reserved, fences.low);
-        self.retire_leaf(guard, state);
+        self.retire_leaf(guard, found.pid, state);
         guard.count(Counter::Consolidations as usize, 1);
         if layout.page_len < state.leaf.bytes().len() {
             self.merge_if_small(guard, found.pid, layout.page_len, fences.low);
@@ -179,7 +179,8 @@ impl Core {
             self.unbuild(built);
             return Ok(false);
         }
-        self.retire_leaf(guard, state);
+        built.iter().for_each(|(pid, _)| self.store.came_or_went(*pid));
+        self.retire_leaf(guard, found.pid, state);
         guard.count(Counter::Splits as usize, cuts.len() as u64);
         let children: Vec<(&[u8], u32)> =
             between.iter().zip(built.iter().rev()).map(|(low, (pid, _))| (low.as_slice(), *pid)).collect();

@@ -43,13 +43,14 @@ impl Core {
         let word =
             core.build_leaf(&[], &Layout::of(&[], fences, options.prefix_len), fences, NO_PAGE, Purpose::Growth, 0)?.0;
         let leaf = core.new_page(word);
+        core.store.came_or_went(leaf);
         core.set_root(inner_word(inner::root(core.epochs.now(), leaf)));
         Ok(core)
     }
 
     /// All parts, without a page: nobody may come in before there is a [root](Self::set_root).
     pub(crate) fn bare(store: Store, options: Options, waits: &'static dyn Waits, stamps: Option<Arc<Stamps>>) -> Core {
-        let root = store.map.take();
+        let root = store.take_page();
         debug_assert_eq!(root, ROOT);
         let chain_max = AtomicUsize::new(options.chain_max);
         Core { store, epochs: Epochs::new(waits), options, chain_max, sheltered: Sheltered::default(), stamps }
@@ -170,8 +171,9 @@ impl Core {
         false
     }
 
-    /// The leaf's old base page and chain are replaced: nobody finds them any more.
-    pub(crate) fn retire_leaf(&self, guard: &Guard<'_>, state: &LeafState<'_>) {
+    /// The old base page and chain of leaf `pid` are replaced: nobody finds them any more.
+    pub(crate) fn retire_leaf(&self, guard: &Guard<'_>, pid: u32, state: &LeafState<'_>) {
+        self.store.replaced(pid);
         let unit = self.store.unlink(state);
         let meta = self.store.units.entry(unit);
         self.retire(guard, Retired::Unit(unit), meta.birth(), meta.bytes());
@@ -204,7 +206,7 @@ impl Core {
 
     /// A number for a page that is not published yet.
     pub(crate) fn new_page(&self, word: u64) -> u32 {
-        let pid = self.store.map.take();
+        let pid = self.store.take_page();
         self.store.map.entry(pid).word.store(word, Ordering::SeqCst);
         pid
     }

@@ -171,8 +171,9 @@ impl Core {
         }
         self.shelter(reserved, fences.low);
         self.clear(going);
-        self.retire_leaf(guard, l);
-        self.retire_leaf(guard, r);
+        self.store.came_or_went(going);
+        self.retire_leaf(guard, pid, l);
+        self.retire_leaf(guard, going, r);
         Ok(true)
     }
 

@@ -169,6 +169,12 @@ unsafe impl Arena for SegmentArena {
         };
         SegmentId::from_number(number)
     }
+
+    fn segments(&self) -> Vec<(u64, u64, SegmentId)> {
+        let segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = |(chunk, byte): &(usize, usize)| (chunk * self.reservation.chunk_bytes() + byte) as u64;
+        segments.iter().map(|(place, segment)| (at(place), segment.len() as u64, segment.id())).collect()
+    }
 }
 
 /// No segment has this number: the chunk is of several.

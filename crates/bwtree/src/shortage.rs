@@ -64,7 +64,7 @@ impl Core {
             self.store.discard(fresh);
             return false;
         }
-        self.retire_leaf(guard, state);
+        self.retire_leaf(guard, found.pid, state);
         self.merge_if_small(guard, found.pid, layout.page_len, fences.low);
         true
     }

@@ -16,6 +16,7 @@ use crate::alloc::{Allocator, Extent, Purpose};
 use crate::arena::{Arena, Exhausted};
 use crate::epoch::Guard;
 use crate::inner::Inner;
+use crate::open::Open;
 use crate::page::{self, DeltaRecord, Draft, Leaf, OverflowRef, Rest};
 use crate::slab::{Entry, Slab};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -135,13 +136,18 @@ fn chain_of(word: u64) -> usize {
     (word >> 2 & 0xff) as usize
 }
 
+/// Whether a word names a leaf.
+pub(crate) fn is_leaf(word: u64) -> bool {
+    word & INNER == 0 && word & GONE != GONE
+}
+
 #[inline]
-fn newest_of(word: u64) -> usize {
+pub(crate) fn newest_of(word: u64) -> usize {
     8 * (word >> 10 & 0xffff) as usize
 }
 
 #[inline]
-fn base_of(word: u64) -> u64 {
+pub(crate) fn base_of(word: u64) -> u64 {
     ((word >> 26) & ((1 << 36) - 1)) * 64
 }
 
@@ -257,6 +263,8 @@ pub(crate) struct Store {
     reserved_bytes: usize,
     pub(crate) allocator: Allocator,
     pub(crate) map: Slab<Mapped>,
+    /// Where peers read the mapping table, if they may.
+    pub(crate) open: Option<Box<Open>>,
     pub(crate) units: Slab<Unit>,
     overflows: Slab<Overflow>,
     pub(crate) pinned: Count,
@@ -272,11 +280,55 @@ impl Store {
             reserved_bytes: arena.chunk_bytes() * arena.chunks_max(),
             arena,
             map: Slab::new(),
+            open: None,
             units: Slab::new(),
             overflows: Slab::new(),
             pinned: Count::new(0),
             limbo: Count::new(0),
         }
+    }
+
+    /// The same, whose mapping table lies in the arena too, and whose chunks are never given back: peers that may read the arena find
+    /// their own way.
+    pub(crate) fn open(arena: Arc<dyn Arena>, page_bytes: usize) -> Store {
+        let mut store = Store::new(arena, page_bytes);
+        store.open = Some(Box::default());
+        store.allocator.keep_chunks();
+        store
+    }
+
+    /// A number for a page that is not published yet.
+    pub(crate) fn take_page(&self) -> u32 {
+        let Some(open) = self.open.as_deref() else { return self.map.take() };
+        // SAFETY: [bwtree-fresh] the piece is the table's alone and never given back, and the arena lives as long as the store.
+        unsafe { self.map.take_in(|block, len| open.place(block, len, self)) }
+    }
+
+    /// A piece for as long as the tree lives: its offset and its address.
+    pub(crate) fn keep_piece(&self, bytes: usize) -> Option<(u64, std::ptr::NonNull<u8>)> {
+        let (piece, _) = self.allocator.take(bytes, Purpose::Growth).ok()?;
+        Some((piece.offset, std::ptr::NonNull::new(self.address(piece.offset))?))
+    }
+
+    /// Leaf `pid` came into the tree, or left it.
+    #[inline]
+    pub(crate) fn came_or_went(&self, pid: u32) {
+        if let Some(open) = &self.open {
+            open.turn(pid, 1);
+        }
+    }
+
+    /// The base page of leaf `pid` was replaced, and is not retired yet.
+    #[inline]
+    pub(crate) fn replaced(&self, pid: u32) {
+        if let Some(open) = &self.open {
+            open.turn(pid, 2);
+        }
+    }
+
+    /// Where segments of the arena lie.
+    pub(crate) fn segments(&self) -> Vec<(u64, u64, SegmentId)> {
+        self.arena.segments()
     }
 
     #[inline]

@@ -3,11 +3,14 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use overside_memory::SegmentId;
+
 use crate::account::PinAccount;
 use crate::arena::Arena;
 use crate::batch::Put;
 use crate::core::Core;
 use crate::cursor::{Direction, Pages};
+use crate::open::{FIRST_LEAF, Opening};
 use crate::options::{Error, Options};
 use crate::reader::Reader;
 use crate::rows::Range;
@@ -42,6 +45,25 @@ impl Tree {
         stamps: Arc<Stamps>,
     ) -> Result<Tree, Error> {
         Tree::made(arena, options, waits, Some(stamps))
+    }
+
+    /// The same, open to peers: its mapping table lies in the arena as well, and no chunk of it is ever given back. Who may read
+    /// the arena can [walk](crate::Walk) the tree without its help, and sees whatever lies in the arena.
+    pub fn open(arena: Arc<dyn Arena>, options: Options, waits: &'static dyn Waits) -> Result<Tree, Error> {
+        options.check(&*arena)?;
+        Ok(Tree { core: Arc::new(Core::new(Store::open(arena, options.page_bytes), options, waits, None)?) })
+    }
+
+    /// What a [`Walk`](crate::Walk) over the tree begins with; none of a tree that is not [open](Self::open).
+    pub fn opening(&self) -> Option<Opening> {
+        let blocks = self.core.store.open.as_ref()?.offsets();
+        let Options { page_bytes, prefix_len, value_max, key_max, .. } = self.core.options;
+        Some(Opening { first: FIRST_LEAF, blocks, page_bytes, prefix_len, value_max, key_max })
+    }
+
+    /// Where each segment of the arena begins, its bytes and its number, in ascending order.
+    pub fn segments(&self) -> Vec<(u64, u64, SegmentId)> {
+        self.core.store.segments()
     }
 
     fn made(

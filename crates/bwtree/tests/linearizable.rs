@@ -1,12 +1,15 @@
 //! Recorded concurrent histories are linearizable, key by key.
 
+use std::ops::Bound;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use overside_bwtree::{Arena, Error, Exhausted, HeapArena, Options, Put, Tree};
+use overside_bwtree::{Arena, Error, Exhausted, HeapArena, Options, Put, Tree, Walk};
 use overside_corpus::{self as corpus, Model};
+
+mod peer;
 
 #[derive(Debug, Clone, Copy)]
 enum Call {
@@ -175,17 +178,37 @@ fn batch(tree: &Tree, clock: &AtomicU64, rng: &mut u64, v: u64, events: &mut [Ve
     }
 }
 
-/// One short burst of all threads on few keys that share few pages with many that come and go.
+const OPTIONS: Options =
+    Options { page_bytes: 256, prefix_len: 8, chain_max: 2, fan_out: 4, value_max: 1 << 18, key_max: 2 << 10 };
+
+/// What a peer finds that walks the tree to a key, and never asks it.
+fn walked(tree: &Tree, mapper: &Arc<peer::Mapper>, key: &[u8]) -> Answer {
+    let mut walk = Walk::new(tree.opening().unwrap(), Bound::Included(key), Bound::Included(key));
+    let mut peer = peer::Peer::new(tree, mapper);
+    peer.yields = 17;
+    let mut found = None;
+    while peer::advance(&mut walk, &mut peer) {
+        for (_, value) in peer::rows(&walk.page()) {
+            assert_eq!(found.replace(u64::from_le_bytes(value.try_into().unwrap())), None);
+        }
+    }
+    (found.is_some(), found)
+}
+
+/// A round in a tree of its own.
 fn round(seed: u64) -> Vec<Vec<Event>> {
     let arena = Arc::new(Restless { arena: HeapArena::new(64 << 20).unwrap(), asked: AtomicU64::new(seed) });
-    let options = Options { page_bytes: 256, prefix_len: 8, chain_max: 2, fan_out: 4, ..Options::default() };
-    let tree = Tree::new(arena, options).unwrap();
+    burst(seed, &Tree::new(arena, OPTIONS).unwrap(), None)
+}
+
+/// One short burst of all threads on few keys that share few pages with many that come and go. Where the tree is open, peers get.
+fn burst(seed: u64, tree: &Tree, mapper: Option<&Arc<peer::Mapper>>) -> Vec<Vec<Event>> {
     let clock = AtomicU64::new(1);
     let start = Barrier::new(THREADS as usize);
     let histories: Vec<Vec<Vec<Event>>> = std::thread::scope(|s| {
         let threads: Vec<_> = (0..THREADS)
             .map(|t| {
-                let (tree, clock, start) = (&tree, &clock, &start);
+                let (clock, start) = (&clock, &start);
                 s.spawn(move || {
                     let mut rng = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (t + 1) << 32 | 1;
                     let mut events = vec![Vec::new(); KEYS];
@@ -212,7 +235,10 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
                             _ => Call::Get,
                         };
                         let began = clock.fetch_add(1, Ordering::SeqCst);
-                        let answer = perform(tree, &key(at), call);
+                        let answer = match (call, mapper) {
+                            (Call::Get, Some(mapper)) => walked(tree, mapper, &key(at)),
+                            _ => perform(tree, &key(at), call),
+                        };
                         let ended = clock.fetch_add(1, Ordering::SeqCst);
                         events[at].push(Event { call, answer: Some(answer), began, ended, after: None });
                     }
@@ -233,8 +259,8 @@ fn round(seed: u64) -> Vec<Vec<Event>> {
     (0..KEYS).map(together).collect()
 }
 
-#[test]
-fn histories_are_linearizable() {
+/// Checks histories until enough calls have met in them.
+fn check(round: impl Fn(u64) -> Vec<Vec<Event>>) {
     let (mut overlapping, mut seed) = (0, 0);
     // More rounds where one processor runs all threads, and calls rarely meet.
     while seed < 150 || overlapping <= 100 {
@@ -246,4 +272,17 @@ fn histories_are_linearizable() {
             assert!(linearizable(&events), "seed {seed}: {events:#?}");
         }
     }
+}
+
+#[test]
+fn histories_are_linearizable() {
+    check(round);
+}
+
+#[test]
+fn histories_whose_reads_are_one_sided_are_linearizable() {
+    check(|seed| {
+        let (tree, mapper) = peer::open(OPTIONS);
+        burst(seed, &tree, Some(&mapper))
+    });
 }

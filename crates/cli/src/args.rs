@@ -338,6 +338,9 @@ pub struct Serve {
     /// Start from what is sound of a damaged directory: says what is lost, and moves the old files aside.
     #[arg(long, requires = "data")]
     pub salvage: bool,
+    /// Let every client read the memory of all tables by itself, deleted rows and all; it never shrinks.
+    #[arg(long, conflicts_with = "data")]
+    pub one_sided: bool,
     /// Print one JSON object once it listens.
     #[arg(long)]
     pub json: bool,
@@ -498,6 +501,9 @@ pub struct Scan {
     /// How the rows travel: auto, copy, gather, delta or in-place.
     #[arg(long, default_value = "auto", value_parser = mode)]
     pub mode: Mode,
+    /// Read the server's memory without its help: of a server that was started with --one-sided.
+    #[arg(long, conflicts_with_all = ["mode", "index"])]
+    pub one_sided: bool,
     /// Stop after this many rows.
     #[arg(long, value_name = "ROWS")]
     pub limit: Option<u64>,

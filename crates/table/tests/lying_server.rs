@@ -10,6 +10,7 @@
 //! | `Row`, `Table`, `Tables` | are handed on | row and schema are checked whole; tables ascend by name | `only_the_answer_to_a_request_answers_it`; `fuzz`: `row`, `schema` |
 //! | a part | keeps up to 4 MiB | it follows the one before | `only_the_answer_to_a_request_answers_it`; `fuzz`: `parts` |
 //! | a scan answer | is handed on as rows | it is of this scan, the next by number, and everything it names lies in it | `a_scan_ends_by_its_own_end_and_misses_and_repeats_nothing`; `fuzz`: `scan_answer` |
+//! | `Opened` | says what to read | the schema is the table's; regions ascend; what is read there is checked (`crates/bwtree/tests/walk.rs`) | `what_a_server_does_not_grant_is_an_error` |
 //! | `ScanEnd`, a fault | ends a scan | it has the scan's number | the same |
 //! | more and more rows | keep whoever gave up the scan | for no longer than the client's timeout | `a_scan_that_is_given_up_ends_in_time` |
 //! | nothing | keeps whoever waits | for no longer than that | the same |
@@ -25,8 +26,12 @@ use overside_shm::ShmProvider;
 use overside_table::client::{Client, ClientError, ClientOptions, RemoteTable, ScanOptions};
 use overside_table::row::ValueRef;
 use overside_table::schema::{Column, ColumnType, Schema};
-use overside_table::wire::{self, ASSEMBLY_BYTES_MAX, Applied, FaultCode, PutMode, Reply, ScanReply, TableInfo};
-use overside_verbs::{CompletionQueue, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkRequest};
+use overside_table::wire::{
+    self, ASSEMBLY_BYTES_MAX, Applied, FaultCode, OpenRegion, Opened, PutMode, Reply, ScanReply, TableInfo,
+};
+use overside_verbs::{
+    CompletionQueue, Opcode, PortOptions, Provider, QueuePair, RemoteToken, Status, VerbsError, WorkRequest,
+};
 
 /// Answers hello and one look at the table as a server does, and whatever comes then by `says`: the messages that answer request
 /// `number`, over and over where `on` says so.
@@ -258,6 +263,50 @@ fn a_scan_that_is_given_up_ends_in_time() {
             Instant::now()
         };
         assert!(begun.elapsed() < Duration::from_secs(20), "it waited {:?}", begun.elapsed());
+        drop(client);
+        liar.ends();
+    }
+}
+
+fn opened(change: impl FnOnce(&mut Opened)) -> Reply {
+    let mut opened = Opened {
+        first: 1,
+        blocks: vec![Some(64)],
+        page_bytes: 16 << 10,
+        prefix_len: 16,
+        value_max: 1 << 20,
+        key_max: 1 << 10,
+        regions: vec![OpenRegion { at: 0, token: region(1 << 20) }],
+        more: false,
+    };
+    change(&mut opened);
+    Reply::Opened(opened)
+}
+
+/// Of a key that nobody has.
+fn region(len: u64) -> [u8; 32] {
+    RemoteToken { at: 0, len, rkey: 77 }.to_bytes()
+}
+
+#[test]
+fn what_a_server_does_not_grant_is_an_error() {
+    let strange: [(Says, &str); 9] = [
+        (|n| vec![wire::encode(n, &opened(|_| {}))], "does not any more"),
+        (|n| vec![wire::encode(n, &opened(|o| o.prefix_len = 8))], "another schema"),
+        (|n| vec![wire::encode(n, &opened(|o| o.regions.clear()))], "outside of what the server granted"),
+        (|n| vec![wire::encode(n, &opened(|o| o.regions[0].at = 1 << 30))], "outside of what the server granted"),
+        (|n| vec![wire::encode(n, &opened(|o| o.regions.push(o.regions[0])))], "not in order"),
+        (|n| vec![wire::encode(n, &opened(|o| o.regions[0].token = region(0)))], "not in order"),
+        (|n| vec![wire::encode(n, &opened(|o| o.regions[0].at = u64::MAX))], "not in order"),
+        (|n| vec![wire::encode(n, &opened(|o| o.blocks = vec![Some(u64::MAX - 7)]))], "outside of"),
+        (|n| vec![wire::encode(n, &opened(|o| o.first = u32::MAX))], "outside of the mapping table"),
+    ];
+    for (which, (says, words)) in strange.into_iter().enumerate() {
+        let liar = Liar::start(says, false);
+        let (mut client, table) = liar.table();
+        let rows = client.scan_one_sided(&table, &ScanOptions::default()).and_then(|mut scan| scan.next_block());
+        let error = rows.map(|block| block.is_some()).unwrap_err();
+        assert!(error.to_string().contains(words), "{which}: {error}");
         drop(client);
         liar.ends();
     }

@@ -43,6 +43,7 @@ fn requests() {
     lines.add(&Request::Choices { table: 3 });
     lines.add(&Request::Prices);
     lines.add(&Request::Held);
+    lines.add(&Request::Open { table: 3, from: 1 << 23 });
     insta::assert_snapshot!(lines.0);
 }
 
@@ -117,6 +118,16 @@ fn replies() {
     for stall in [None, stall] {
         lines.add(&Reply::Held(Held { by_pins: 1, by_epochs: 2, pins: 3, stall }));
     }
+    lines.add(&Reply::Opened(Opened {
+        first: 1,
+        blocks: vec![Some(64), None, Some(1 << 23)],
+        page_bytes: 16 << 10,
+        prefix_len: 24,
+        value_max: 1 << 20,
+        key_max: 2 << 10,
+        regions: vec![OpenRegion { at: 1 << 23, token: std::array::from_fn(|at| at as u8) }],
+        more: true,
+    }));
     insta::assert_snapshot!(lines.0);
 }
 

@@ -2,18 +2,20 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use overside_bwtree::{
-    AdoptLeaf, DeltaRecord, Direction, HeapArena, KeyParts, Leaf, Op, Options, Rest, SystemWaits, Tree,
+    AdoptLeaf, DeltaRecord, Direction, HeapArena, KeyParts, Leaf, Op, Opening, Options, Reads, Rest, SystemWaits, Tree,
+    Walk,
 };
 
 /// Takes an input: panics where the parser broke a promise, answers whether the parser accepted it.
 pub type Check = fn(&[u8]) -> bool;
 
 /// Every target, by the name of its binary and of its folder in `corpus/`.
-pub const TARGETS: [(&str, Check); 3] = [("adopt", adopt), ("delta", delta), ("leaf", leaf)];
+pub const TARGETS: [(&str, Check); 4] = [("adopt", adopt), ("delta", delta), ("leaf", leaf), ("walk", walk)];
 
 /// A leaf page: every accessor answers inside the page, for rows that are there and for rows that are not.
 pub fn leaf(data: &[u8]) -> bool {
@@ -86,6 +88,74 @@ pub fn adopt(data: &[u8]) -> bool {
     }
     assert_eq!(all(Direction::Forward).next(), None);
     taken > 0
+}
+
+/// Memory that a peer reads by itself: its walk comes to an end, or to an error, and gives no key twice.
+pub fn walk(data: &[u8]) -> bool {
+    let (mut left, mut memory) = (data, Memory { pieces: BTreeMap::new(), reads: 0 });
+    let Some(blocks) = (0..3).map(|_| number(&mut left).map(|at| Some(64 * at as u64))).collect() else { return false };
+    while let (Some(at), Some(bytes)) = (number(&mut left), piece(&mut left)) {
+        memory.pieces.insert(64 * at as u64, bytes);
+    }
+    let mut walk = Walk::new(opening(blocks), Bound::Unbounded, Bound::Unbounded);
+    let (mut last, mut rows): (Option<Vec<u8>>, u64) = (None, 0);
+    while let Ok(true) = walk.advance(&mut memory) {
+        let page = walk.page();
+        let leaf = page.leaf();
+        let replaced: Vec<usize> = page.deltas().filter(DeltaRecord::replaces).map(|d| d.position()).collect();
+        let base = page.rows().filter(|row| !replaced.contains(row));
+        let mut keys: Vec<(Vec<u8>, Rest<'_>)> =
+            base.map(|row| (leaf.key_parts(row).to_vec(), leaf.rest(row))).collect();
+        let puts = page.deltas().filter(|delta| delta.op() == Op::Put);
+        keys.extend(puts.map(|delta| (delta.key().to_vec(), delta.rest())));
+        keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (key, rest) in keys {
+            assert!(last.as_ref() < Some(&key), "keys out of order");
+            if let Rest::Overflow(reference) = rest {
+                assert!(page.extent(reference).is_some(), "a value that was not loaded");
+            }
+            (last, rows) = (Some(key), rows + 1);
+        }
+        assert!(memory.reads < 100_000, "it does not end");
+    }
+    rows > 0
+}
+
+/// Of the trees whose memory the inputs of `walk` are.
+pub fn opening(blocks: Vec<Option<u64>>) -> Opening {
+    let Options { page_bytes, prefix_len, value_max, key_max, .. } = ADOPTED;
+    Opening { first: 1, blocks, page_bytes, prefix_len, value_max, key_max }
+}
+
+/// What an input has of an arena; zeroes lie between, up to a MiB.
+struct Memory<'a> {
+    pieces: BTreeMap<u64, &'a [u8]>,
+    reads: usize,
+}
+
+impl Reads for Memory<'_> {
+    type Error = ();
+
+    fn read(&mut self, at: u64, out: &mut [u8]) -> Result<usize, ()> {
+        self.reads += 1;
+        if at >= 1 << 20 {
+            return Err(());
+        }
+        let len = out.len().min((1 << 20) - at as usize);
+        out[..len].fill(0);
+        for (from, bytes) in &self.pieces {
+            let (begin, end) = (at.max(*from), (at + len as u64).min(from + bytes.len() as u64));
+            if begin < end {
+                let source = &bytes[(begin - from) as usize..(end - from) as usize];
+                out[(begin - at) as usize..(end - at) as usize].copy_from_slice(source);
+            }
+        }
+        Ok(len)
+    }
+
+    fn again(&mut self, nth: u64) -> bool {
+        nth < 8
+    }
 }
 
 /// A leaf in an input: base page, first row, end of the rows, deltas, extents. Lengths come first, in two bytes.

@@ -3,10 +3,14 @@
 use std::fs;
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use overside_bwtree::{Direction, HeapArena, LeafBuilder, Options, OverflowRef, PinnedPage, Rest, Tree};
+use overside_bwtree::{
+    Direction, Exhausted, HeapArena, LeafBuilder, Options, OverflowRef, PinnedPage, Rest, SegmentArena,
+    SegmentObserver, SystemWaits, Tree,
+};
 use overside_bwtree_fuzz::ADOPTED;
+use overside_memory::{Foreign, Segment, SegmentId};
 
 fn main() -> std::io::Result<()> {
     let mut pages = vec![
@@ -30,7 +34,76 @@ fn main() -> std::io::Result<()> {
     for (number, leaves) in written().iter().enumerate() {
         write("adopt", number, leaves)?;
     }
+    for (number, memory) in walked().iter().enumerate() {
+        write("walk", number, memory)?;
+    }
     Ok(())
+}
+
+/// Maps what a tree commits.
+#[derive(Debug, Default)]
+struct Mapped(Mutex<Vec<Foreign>>);
+
+impl SegmentObserver for Mapped {
+    fn committed(&self, segment: &Arc<Segment>) -> Result<(), Exhausted> {
+        let fd = segment.fd().expect("a shared segment").try_clone_to_owned().expect("a descriptor");
+        let mapped = Foreign::map(fd, segment.len() as u64).expect("a mapping");
+        self.0.lock().expect("nobody panics").push(mapped);
+        Ok(())
+    }
+
+    fn decommitted(&self, _: SegmentId) {}
+}
+
+/// The memory of open trees: small, with chains, of long values, and of one that has split and merged.
+fn walked() -> [Vec<u8>; 3] {
+    let open = |fill: &dyn Fn(&Tree)| {
+        let mapped = Arc::new(Mapped::default());
+        let arena = SegmentArena::new(1 << 20, 8 << 20, mapped.clone()).expect("address space");
+        let tree = Tree::open(Arc::new(arena), ADOPTED, &SystemWaits).expect("options within the limits");
+        fill(&tree);
+        let mut memory = Vec::new();
+        for (segment, (at, len, _)) in mapped.0.lock().expect("nobody panics").iter().zip(tree.segments()) {
+            memory.resize((at + len) as usize, 0);
+            segment.read(0, &mut memory[at as usize..]).expect("it lies inside");
+        }
+        memory_of(&tree, &memory)
+    };
+    let put =
+        |tree: &Tree, key: &[u8], len: usize| _ = tree.upsert(key, &vec![len as u8; len]).expect("room for a row");
+    [
+        open(&|tree| {
+            (0..20u32).for_each(|n| put(tree, &(n * 37 % 20).to_be_bytes(), 9));
+            tree.delete(&7u32.to_be_bytes()).expect("room for a record");
+        }),
+        open(&|tree| (0..6usize).for_each(|n| put(tree, format!("key number {n}").as_bytes(), 9 + 150 * (n % 3)))),
+        open(&|tree| {
+            (0..60u32).for_each(|n| put(tree, &n.to_be_bytes(), 8));
+            (5..50u32).for_each(|n| _ = tree.delete(&n.to_be_bytes()).expect("room for a record"));
+        }),
+    ]
+}
+
+/// An input of the target `walk`: three blocks of the mapping table, then whatever is not zero.
+fn memory_of(tree: &Tree, memory: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let number = |out: &mut Vec<u8>, number: usize| out.extend_from_slice(&(number as u16).to_le_bytes());
+    let blocks = tree.opening().expect("an open tree").blocks;
+    for block in 0..3 {
+        number(&mut out, blocks.get(block).copied().flatten().unwrap_or(1 << 20) as usize / 64);
+    }
+    let lines: Vec<&[u8]> = memory.chunks(64).collect();
+    let mut at = 0;
+    while at < lines.len() {
+        let count = lines[at..].iter().take_while(|line| line.iter().any(|byte| *byte != 0)).count();
+        if count > 0 {
+            number(&mut out, at);
+            number(&mut out, 64 * count);
+            lines[at..at + count].iter().for_each(|line| out.extend_from_slice(line));
+        }
+        at += count.max(1);
+    }
+    out
 }
 
 /// A page with fences and rests of several lengths, every fifth of which lies elsewhere.

@@ -57,6 +57,8 @@ pub(crate) struct Allocator {
     committed: AtomicUsize,
     committed_peak: AtomicUsize,
     used: Count,
+    /// Chunks are never given back.
+    keeps: bool,
 }
 
 impl Allocator {
@@ -80,7 +82,13 @@ impl Allocator {
             committed: AtomicUsize::new(0),
             committed_peak: AtomicUsize::new(0),
             used: Count::new(0),
+            keeps: false,
         }
+    }
+
+    /// From now on, no chunk is given back.
+    pub(crate) fn keep_chunks(&mut self) {
+        self.keeps = true;
     }
 
     /// Bytes committed, now and at most so far.
@@ -250,6 +258,9 @@ impl Allocator {
     /// Gives empty chunks back to the arena, all but the lowest one. Skipped if somebody is at it.
     #[allow(unsafe_code)]
     pub(crate) fn trim(&self) {
+        if self.keeps {
+            return;
+        }
         let _one = match self.committing.try_lock() {
             Ok(one) => one,
             // The arena panicked in the middle. What is committed is known by the chunks, one by

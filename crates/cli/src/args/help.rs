@@ -200,7 +200,8 @@ whose key begins so. With --index they take values of the index's columns, and r
 Then a row that others changed meanwhile may come twice or not at all. --mode says how rows
 travel: the server copies them together (copy), they are gathered from where they lie (gather),
 pages go with their deltas and the client merges (delta), over shm: the same pages are lent and read
-where they lie (in-place), or whichever is cheapest, page by page (auto).";
+where they lie (in-place), or whichever is cheapest, page by page (auto). With --one-sided the server
+says where its pages lie, and the client reads them by itself, from the first page of the table on.";
 pub(super) const SCAN_EXAMPLES: &str = "\
 Examples:
   overside scan shm:mine trips --limit 10
@@ -209,7 +210,8 @@ Examples:
   overside scan shm:mine lines --where-key-prefix 17
   overside scan shm:mine streets --where-key-prefix 'Main*'
   overside scan shm:mine trips --index price --from 10 --to 20
-  overside scan shm:mine trips --out trips.parquet --mode delta --json";
+  overside scan shm:mine trips --out trips.parquet --mode delta --json
+  overside scan shm:open trips --one-sided --out trips.parquet";
 
 pub(super) const GET: &str = "Print the row with this key. A key that is not there is an error (exit status 1).";
 pub(super) const GET_EXAMPLES: &str = "\

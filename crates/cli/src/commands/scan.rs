@@ -105,6 +105,7 @@ impl<'a> Reading<'a> {
         let start = Instant::now();
         // Columns of a file are filled from where rows lie; rows for people are looked at after they were copied.
         let scan = match &args.out {
+            _ if args.one_sided => client.scan_one_sided(table, options),
             Some(_) => client.scan_in_place(table, options),
             None => client.scan(table, options),
         }?;
@@ -250,7 +251,7 @@ impl<'a> Reading<'a> {
             MODES.iter().zip(server.chosen).map(|(mode, pages)| (mode.name().to_string(), json!(pages))).collect();
         json!({
             "table": self.args.table,
-            "mode": self.args.mode.name(),
+            "mode": if self.args.one_sided { "one-sided" } else { self.args.mode.name() },
             "row_count": self.rows,
             "row_bytes": row_bytes - self.bytes_beyond,
             "seconds": self.seconds,

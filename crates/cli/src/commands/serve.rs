@@ -85,7 +85,8 @@ fn usual(args: &Serve) -> Result<ServerOptions> {
         // For all that this process maps from here on, shared memory included.
         rustix::thread::disable_transparent_huge_pages(true).context("the kernel does not choose the size of pages")?;
     }
-    let mut options = ServerOptions { chain_max: args.chain_max.map(usize::from), ..ServerOptions::default() };
+    let (chain_max, one_sided) = (args.chain_max.map(usize::from), args.one_sided);
+    let mut options = ServerOptions { chain_max, one_sided, ..ServerOptions::default() };
     if let Some(memory) = args.memory {
         options.memory_max = memory;
     }

@@ -230,3 +230,34 @@ fn a_server_lies_on_pages_of_the_size_that_was_chosen() {
     let refused = overside(&["serve", "--listen", "shm:pages", "--pages", "1G"]).output().unwrap();
     assert!(!refused.status.success() && told(&refused).contains("give 4K or 2M"), "{}", told(&refused));
 }
+
+/// The same rows, by a client that reads the server's memory, over shared memory and over TCP.
+#[test]
+fn a_server_that_was_asked_to_is_read_one_sidedly() {
+    let server = Server::start();
+    let file = server.file("t.csv", numbered(3000));
+    server.ok(&["load", "@", "t", &file, "--key", "id"]);
+    assert!(server.fails(&["scan", "@", "t", "--one-sided"]).contains("start it with --one-sided"));
+    let refused = overside(&["scan", "shm:x", "t", "--one-sided", "--mode", "copy"]).output().unwrap();
+    assert!(refused.status.code() == Some(2) && told(&refused).contains("cannot be used with"), "{}", told(&refused));
+    let refused = overside(&["serve", "--listen", "shm:x", "--one-sided", "--data", "d"]).output().unwrap();
+    assert!(refused.status.code() == Some(2) && told(&refused).contains("cannot be used with"), "{}", told(&refused));
+    drop(server);
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let network = format!("tcp:{free}");
+    let server = Server::with(&["--listen", &network, "--one-sided"]);
+    let file = server.file("t.csv", numbered(3000));
+    server.ok(&["load", "@", "t", &file, "--key", "id"]);
+    let rows = |at: &str, more: &[&str]| {
+        let found = server.json(&[&["scan", at, "t", "--from", "1000"], more].concat());
+        found["rows"].clone()
+    };
+    let usual = rows("@", &[]);
+    assert_eq!(usual.as_array().unwrap().len(), 2000);
+    assert_eq!(rows("@", &["--one-sided"]), usual);
+    assert_eq!(rows(&network, &["--one-sided"]), usual);
+    let out = server.path("out.csv");
+    server.ok(&["scan", "@", "t", "--one-sided", "--out", &out]);
+    assert_eq!(std::fs::read_to_string(&out).unwrap().lines().count(), 3001);
+}

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use overside_memory::{Pool, View};
+use overside_memory::{Buffer, Pool, View};
 use overside_transfer::{Deadline, Ended, Endpoint, Ring, RingOptions};
 use overside_verbs::{
-    Clock, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
+    Clock, Opcode, PortOptions, Provider, QueuePair, Readable, Remote, Status, VerbsError, WorkCompletion, WorkRequest,
 };
 
 use overside_verbs::Loan;
@@ -65,6 +65,8 @@ pub struct Link {
     assembly: Assembly,
     number: u32,
     options: LinkOptions,
+    /// A READ that has ended.
+    read: Option<(Status, Buffer)>,
     /// A receive failed, and nothing was heard of the connection's end.
     failed: Option<Ended>,
 }
@@ -98,6 +100,7 @@ impl Link {
             assembly: Assembly::default(),
             number: 0,
             options,
+            read: None,
             failed: None,
         })
     }
@@ -131,6 +134,49 @@ impl Link {
             }
             self.progress(&mut deadline)?;
         }
+    }
+
+    /// Fills `out` with the first bytes of what the server granted, by READ: the server's program takes no part.
+    ///
+    /// # Errors
+    /// When the grant is shorter or has ended, the connection has ended, or nothing came in time.
+    pub fn read(&mut self, remote: Remote<Readable>, out: &mut [u8]) -> Result<(), LinkError> {
+        let mut deadline = Deadline::within(self.options.timeout);
+        let mut done = 0;
+        while done < out.len() {
+            let len = (out.len() - done).min(self.transmit.buffer_bytes());
+            let part = remote.part(done as u64, len as u64)?;
+            let sink = loop {
+                match self.transmit.take() {
+                    Some(sink) => break sink,
+                    None => self.progress(&mut deadline)?,
+                }
+            };
+            let mut batch = VecDeque::from([WorkRequest::read(0, sink, part)]);
+            self.read = None;
+            let (status, sink) = loop {
+                if !batch.is_empty()
+                    && let Err(error) = self.endpoint.queue().post(self.queue_pair, &mut batch)
+                {
+                    return Err(self.heard_end().unwrap_or(error.into()));
+                }
+                self.progress(&mut deadline)?;
+                if let Some(read) = self.read.take() {
+                    break read;
+                }
+            };
+            out[done..done + len].copy_from_slice(&sink[..len]);
+            self.transmit.put(sink);
+            if status == Status::RemoteAccess {
+                return Err(VerbsError::RemoteAccess("the server granted this memory, and does not any more").into());
+            }
+            if status != Status::Success {
+                let reason = "what was to be read was not".into();
+                return Err(self.heard_end().unwrap_or(LinkError::Disconnected { status, reason }));
+            }
+            done += len;
+        }
+        Ok(())
     }
 
     /// The next message, which must be the reply to `number`. Its body is
@@ -261,10 +307,11 @@ impl Link {
     fn take_completions(&mut self) {
         let mut failed = None;
         for completion in self.done.drain(..) {
-            let (Opcode::Receive | Opcode::ReceiveImmediate, Some(buffer)) = (completion.opcode, completion.buffer)
-            else {
+            let (opcode, Some(buffer)) = (completion.opcode, completion.buffer) else { continue };
+            if opcode == Opcode::Read {
+                self.read = Some((completion.status, buffer));
                 continue;
-            };
+            }
             self.ring.completed();
             match completion.status {
                 Status::Success => self.arrived.push_back(match completion.loan {

@@ -85,7 +85,8 @@ enum Bytes {
 }
 
 impl Received {
-    pub(super) fn assembled(bytes: Vec<u8>) -> Received {
+    /// A message that was put together of what came in other ways.
+    pub fn assembled(bytes: Vec<u8>) -> Received {
         Received { len: bytes.len(), bytes: Bytes::Heap(bytes) }
     }
 

@@ -45,6 +45,9 @@ pub enum ClientError {
     /// The server answered another question.
     #[error("the server sent an answer to something else: {0}; is it the same version?")]
     Unexpected(String),
+    /// A table could not be read one-sidedly.
+    #[error("the table could not be read one-sidedly: {0}")]
+    OneSided(String),
     /// Values that are no key of the table.
     #[error(transparent)]
     Key(#[from] KeyError),

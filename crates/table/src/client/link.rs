@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_service::client::{self, Arrived, LinkError, LinkOptions, Received};
-use overside_verbs::{Loan, Provider};
+use overside_verbs::{Loan, Provider, Readable, Remote};
 
 use super::puts::PUTS_AHEAD;
 use super::{ClientError, ClientOptions};
@@ -103,6 +103,19 @@ impl Link {
     /// The loan that comes next, if it is known by now.
     pub(crate) fn next_loan(&self) -> Option<&Loan> {
         self.link.next_loan()
+    }
+
+    /// Reads bytes from a place of what the server granted.
+    pub(crate) fn read(&mut self, remote: Remote<Readable>, at: u64, out: &mut [u8]) -> Result<(), ClientError> {
+        let part = remote.part(at, out.len() as u64).map_err(LinkError::from)?;
+        Ok(self.link.read(part, out)?)
+    }
+
+    /// Lets others go on for a while.
+    pub(crate) fn pause(&self, time: Duration) {
+        let clock = self.link.clock();
+        // A wait that fails is none.
+        let _ = clock.wait(&[], clock.now().checked_add(time));
     }
 
     /// The next message, whole.

@@ -17,6 +17,7 @@
 mod batch;
 mod error;
 mod link;
+mod one_sided;
 mod puts;
 mod scan;
 mod table;
@@ -325,6 +326,22 @@ impl Client {
         options: &ScanOptions<'_>,
     ) -> Result<Scan<'a>, ClientError> {
         Scan::start(&mut self.link, table, options, true)
+    }
+
+    /// As [`scan`](Self::scan), by this side's own way through the server's memory: the server is asked where the table lies, and its
+    /// program takes no further part, whatever the [mode](ScanOptions::mode). Each page is the table's state at one instant of the scan.
+    /// Only a server that was started for it ([`ServerOptions::one_sided`]) grants its memory.
+    ///
+    /// [`ServerOptions::one_sided`]: crate::server::ServerOptions::one_sided
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan), and where the server does not grant its memory, or an index is wanted.
+    pub fn scan_one_sided<'a>(
+        &'a mut self,
+        table: &RemoteTable,
+        options: &ScanOptions<'_>,
+    ) -> Result<Scan<'a>, ClientError> {
+        Scan::start_one_sided(&mut self.link, table, options)
     }
 
     /// Where the server keeps its tables, and how far it has come; none where they live in memory

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use overside_service::client::{Arrived, Received};
 
 use super::link::Link;
+use super::one_sided::OneSided;
 use super::{ClientError, RemoteTable, needs_indexes};
 use crate::block::{Answer, LentBlock, RowBlock};
 use crate::key::{IndexCodec, KEY_BYTES_MAX, VALUE};
@@ -65,6 +66,8 @@ pub struct Scan<'a> {
     messages: u64,
     summary: ScanSummary,
     state: State,
+    /// This side's own way through the server's memory.
+    one_sided: Option<Box<OneSided>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +88,7 @@ impl ScanOptions<'_> {
 }
 
 /// An encoded key and whether it belongs to the range.
-type KeyBound = Option<(Vec<u8>, bool)>;
+pub(super) type KeyBound = Option<(Vec<u8>, bool)>;
 
 impl<'a> Scan<'a> {
     pub(crate) fn start(
@@ -119,7 +122,24 @@ impl<'a> Scan<'a> {
             None => Request::Scan(request),
         };
         let number = link.send(&request)?;
-        Ok(Scan { link, number, projection, messages: 0, summary: ScanSummary::default(), state: State::Running })
+        let (summary, state) = (ScanSummary::default(), State::Running);
+        Ok(Scan { link, number, projection, messages: 0, summary, state, one_sided: None })
+    }
+
+    pub(crate) fn start_one_sided(
+        link: &'a mut Link,
+        table: &RemoteTable,
+        options: &ScanOptions<'_>,
+    ) -> Result<Scan<'a>, ClientError> {
+        if options.index.is_some() {
+            let text = "an index is read by the server alone; scan without it, or not one-sidedly";
+            return Err(ClientError::OneSided(text.into()));
+        }
+        let projection = Arc::new(table.projection(options.columns)?);
+        let (from, to) = options.bounds(table)?;
+        let one_sided = Some(Box::new(OneSided::start(link, table, (&from, &to), options.rows_max)?));
+        let (summary, state) = (ScanSummary::default(), State::Running);
+        Ok(Scan { link, number: 0, projection, messages: 0, summary, state, one_sided })
     }
 
     /// The next block of rows; none at the end. Blocks may be kept, up to the client's receive buffers.
@@ -153,7 +173,11 @@ impl<'a> Scan<'a> {
         if self.state != State::Running {
             return Ok(None);
         }
-        let answer = message(self.link).and_then(|message| self.received(message)).inspect_err(|e| {
+        let answer = match &mut self.one_sided {
+            Some(walk) => walk.next(self.link, &self.projection).map(|block| block.map(Answer::Copied)),
+            None => message(self.link).and_then(|message| self.received(message)),
+        };
+        let answer = answer.inspect_err(|e| {
             self.state = if matches!(e, ClientError::Refused { .. }) { State::Ended } else { State::Broken };
         })?;
         match &answer {
@@ -216,7 +240,7 @@ impl<'a> Scan<'a> {
 
 impl Drop for Scan<'_> {
     fn drop(&mut self) {
-        if self.state != State::Running || self.link.send(&Request::Cancel).is_err() {
+        if self.state != State::Running || self.one_sided.is_some() || self.link.send(&Request::Cancel).is_err() {
             return;
         }
         // What is under way still arrives; the connection is usable once the end has. A server that does not stop is not heard out.

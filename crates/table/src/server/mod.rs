@@ -84,6 +84,9 @@ pub struct ServerOptions {
     pub on_failure: Option<OnFailure>,
     /// Where the tables are kept; in memory alone where it is none.
     pub data: Option<DataOptions>,
+    /// Clients may read the memory of all tables by themselves, all of it: what scans leave out, and what was deleted and not overwritten
+    /// yet. It never shrinks then. Not with [`data`](Self::data): they would see what is not on the disk yet.
+    pub one_sided: bool,
     /// What it runs in.
     #[doc(hidden)]
     pub world: parts::World,
@@ -107,6 +110,7 @@ impl Default for ServerOptions {
             notices: None,
             on_failure: None,
             data: None,
+            one_sided: false,
             world: parts::World::default(),
         }
     }
@@ -229,16 +233,23 @@ impl Server {
     /// # Errors
     /// The [data](ServerOptions::data) cannot be used, or the system has no room.
     pub fn recover(listeners: Vec<ListenerConfig>, options: ServerOptions) -> Result<Recovered, StartError> {
+        if options.one_sided && options.data.is_some() {
+            let what = "one-sided reads of tables that are kept on a disk, which would show what is not there yet";
+            return Err(VerbsError::Unsupported(what).into());
+        }
         let clock = listeners.first().map_or_else(SystemClock::handle, |first| first.provider.clock());
         let mut open = Vec::new();
         for listener in listeners {
             open.push((Listening::open(listener.provider.clone(), NOWHERE)?, listener));
         }
         let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
-        let registrar = Arc::new(Registrar::new(places, options.memory_max));
+        let registrar = Arc::new(Registrar::new(places, options.memory_max, options.one_sided));
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
         let chain_max = options.chain_max;
-        let new_store = |journal| Arc::new(Store::new(memory, registrar, options.world.clone(), chain_max, journal));
+        let new_store = |journal| {
+            let store = Store::new(memory, registrar.clone(), options.world.clone(), chain_max, journal);
+            Arc::new(if options.one_sided { store.opened(registrar) } else { store })
+        };
         let (store, threads, recovery) = match &options.data {
             None => (new_store(None), None, None),
             Some(data) => {
@@ -292,13 +303,13 @@ impl Recovered {
     fn prepared(self) -> Result<Prepared, StartError> {
         let Recovered { open, store, threads, recovery, options } = self;
         let mut served = Vec::new();
-        for (mut at, ListenerConfig { provider, names, profile }) in open {
+        for (ground, (mut at, ListenerConfig { provider, names, profile })) in open.into_iter().enumerate() {
             let capabilities = provider.capabilities();
             let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
             let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
             let prices = Prices { planner, sge_max, lends, meter };
             at.listen(&names)?;
-            served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone() })));
+            served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone(), ground })));
         }
         let start = |(writer, checkpointer)| Keeper::start(writer, checkpointer, &*options.world.threads);
         let keeper = threads.map(start).transpose()?;

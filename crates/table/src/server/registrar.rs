@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use overside_bwtree::{Exhausted, SegmentObserver};
 use overside_memory::{Segment, SegmentId};
-use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, RemoteToken};
 
 /// Where memory is registered: a provider and the domain of its front.
 pub(crate) type Ground = (Arc<dyn Provider>, ProtectionDomain);
@@ -16,6 +16,8 @@ pub(crate) struct Registrar {
     grounds: Vec<Ground>,
     /// Bytes of all segments together.
     bytes_max: usize,
+    /// What regions are for.
+    access: Access,
     held: Mutex<Registered>,
 }
 
@@ -27,8 +29,17 @@ struct Registered {
 }
 
 impl Registrar {
-    pub(crate) fn new(grounds: Vec<Ground>, bytes_max: usize) -> Registrar {
-        Registrar { grounds, bytes_max, held: Mutex::default() }
+    /// `open`: peers may read all of it.
+    pub(crate) fn new(grounds: Vec<Ground>, bytes_max: usize, open: bool) -> Registrar {
+        let access = if open { Access::LOCAL | Access::REMOTE_READ } else { Access::LOCAL };
+        Registrar { grounds, bytes_max, access, held: Mutex::default() }
+    }
+
+    /// What the peers of a ground read a segment by.
+    pub(crate) fn token(&self, ground: usize, segment: SegmentId) -> Option<RemoteToken> {
+        let held = self.held();
+        let (_, regions) = held.segments.get(&segment)?;
+        Some(regions.get(ground)?.token())
     }
 
     fn held(&self) -> MutexGuard<'_, Registered> {
@@ -39,7 +50,7 @@ impl Registrar {
         let memory = Memory::Segment(segment.clone());
         let mut regions = Vec::new();
         for (provider, domain) in &self.grounds {
-            match provider.register(domain, &memory, Access::LOCAL) {
+            match provider.register(domain, &memory, self.access) {
                 Ok(region) => regions.push(region),
                 Err(_) => {
                     self.end(regions);

@@ -25,6 +25,8 @@ pub(crate) struct Tables {
     pub(super) store: Arc<Store>,
     pub(super) prices: Prices,
     pub(super) options: ServerOptions,
+    /// The number of their provider among the server's.
+    pub(super) ground: usize,
 }
 
 impl System for Tables {
@@ -343,6 +345,10 @@ impl TableSession {
                 Ok(Outcome::Reply(Reply::Choices(table.chains.choices(&table.tree))))
             }
             Request::Prices => Ok(Outcome::Reply(Reply::Prices(self.tables.prices.list()))),
+            Request::Open { table, from } => {
+                let table = self.used.table(store, table)?;
+                Ok(Outcome::Reply(Reply::Opened(store.open(&table, self.tables.ground, from)?)))
+            }
             Request::Held => Ok(Outcome::Reply(Reply::Held(held::held(store)))),
             Request::ScanIndex { scan, index, lent_bytes_max } => {
                 self.start_scan_index(context, number, &scan, &index, lent_bytes_max)?;

@@ -13,10 +13,11 @@ use super::chains::Chains;
 use super::durable::{Change, Denied, Journal};
 use super::index::{self, Indexes};
 use super::parts::World;
+use super::registrar::Registrar;
 use crate::key::KeyCodec;
 use crate::row::RowLayout;
 use crate::schema::Schema;
-use crate::wire::{Fault, FaultCode, LIST_BYTES_MAX, TABLE_NAME_BYTES_MAX, TableInfo};
+use crate::wire::{Fault, FaultCode, LIST_BYTES_MAX, OpenRegion, Opened, TABLE_NAME_BYTES_MAX, TableInfo};
 
 /// Tables by name and by number. The lock is taken when a table is created, dropped or first
 /// used by a connection; reading and writing rows never takes it.
@@ -34,6 +35,8 @@ pub(crate) struct Store {
     chain_max: Option<usize>,
     /// None where tables live in memory alone.
     journal: Option<Arc<Journal>>,
+    /// Knows the regions, where clients may read them.
+    open: Option<Arc<Registrar>>,
 }
 
 /// How much memory all tables together may commit, and in which steps.
@@ -72,7 +75,40 @@ impl Store {
         journal: Option<Arc<Journal>>,
     ) -> Self {
         let (tables, next, changed) = (RwLock::default(), AtomicU32::new(1), AtomicU64::new(0));
-        Self { tables, next, changed, memory, observer, world, chain_max, journal }
+        Self { tables, next, changed, memory, observer, world, chain_max, journal, open: None }
+    }
+
+    /// The same, whose tables clients may read by themselves.
+    pub(crate) fn opened(mut self, registrar: Arc<Registrar>) -> Self {
+        self.open = Some(registrar);
+        self
+    }
+
+    /// Where a table's pages lie, by the regions from `from` on of a ground.
+    pub(crate) fn open(&self, table: &Table, ground: usize, from: u64) -> Result<Opened, Fault> {
+        let (Some(registrar), Some(opening)) = (&self.open, table.tree.opening()) else {
+            let text = "this server shows its memory to nobody; start it with --one-sided";
+            return Err(fault(FaultCode::BadRequest, text.into()));
+        };
+        // Before the registrar is asked: it is called with the arena's lock held.
+        let mut segments = table.tree.segments();
+        segments.retain(|(at, _, _)| *at >= from);
+        let more = segments.len() > REGIONS_MAX;
+        segments.truncate(REGIONS_MAX);
+        let region = |(at, _, segment)| {
+            // One that is being registered is not told of yet.
+            Some(OpenRegion { at, token: registrar.token(ground, segment)?.to_bytes() })
+        };
+        Ok(Opened {
+            first: opening.first,
+            blocks: opening.blocks,
+            page_bytes: opening.page_bytes as u32,
+            prefix_len: opening.prefix_len as u32,
+            value_max: opening.value_max as u32,
+            key_max: opening.key_max as u32,
+            regions: segments.into_iter().filter_map(region).collect(),
+            more,
+        })
     }
 
     /// Creates a table; with what the reply waits for.
@@ -214,7 +250,7 @@ impl Store {
         let options = Options { prefix_len, page_bytes, chain_max, ..defaults };
         let waits = self.world.waits.unwrap_or(&SystemWaits);
         let stamps = self.journal.as_ref().map(|journal| journal.stamps.clone());
-        Ok(Ground { arena: Arc::new(arena), options, waits, stamps })
+        Ok(Ground { arena: Arc::new(arena), options, waits, stamps, open: self.open.is_some() })
     }
 
     /// An empty tree for an index.
@@ -380,6 +416,8 @@ pub(crate) struct Ground {
     pub(crate) options: Options,
     pub(crate) waits: &'static dyn Waits,
     pub(crate) stamps: Option<Arc<Stamps>>,
+    /// Peers may read it.
+    pub(crate) open: bool,
 }
 
 /// Makes a table's tree.
@@ -395,9 +433,10 @@ pub(crate) enum Unplanted {
 
 /// A tree without rows.
 pub(crate) fn empty(ground: Ground) -> Result<Tree, Unplanted> {
-    let Ground { arena, options, waits, stamps } = ground;
+    let Ground { arena, options, waits, stamps, open } = ground;
     let tree = match stamps {
         Some(stamps) => Tree::stamped(arena, options, waits, stamps),
+        None if open => Tree::open(arena, options, waits),
         None => Tree::with_waits(arena, options, waits),
     };
     tree.map_err(|error| Unplanted::Exhausted(error.to_string()))
@@ -456,5 +495,7 @@ pub(crate) fn fault(code: FaultCode, text: String) -> Fault {
     Fault { code, text }
 }
 
+/// Regions that a reply names.
+const REGIONS_MAX: usize = 500;
 /// Tables that an error names.
 const NAMED_MAX: usize = 50;

@@ -37,9 +37,19 @@ impl Features {
     /// [`Request::Held`]: super::Request::Held
     pub const HELD: Features = Features(1 << 4);
 
+    /// Tables read one-sidedly: [`Request::Open`] may be asked (to-copy §6 TC-M41).
+    ///
+    /// [`Request::Open`]: super::Request::Open
+    pub const ONE_SIDED: Features = Features(1 << 5);
+
     /// All features that this build has.
     pub const ALL: Features = Features(
-        Features::IN_PLACE.0 | Features::DURABLE.0 | Features::INDEXES.0 | Features::CHOICES.0 | Features::HELD.0,
+        Features::IN_PLACE.0
+            | Features::DURABLE.0
+            | Features::INDEXES.0
+            | Features::CHOICES.0
+            | Features::HELD.0
+            | Features::ONE_SIDED.0,
     );
 
     /// Those that the other side has, too.

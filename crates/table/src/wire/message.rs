@@ -126,6 +126,13 @@ pub enum Request<'a> {
     Prices,
     /// What memory is held back, and by whom ([`Features::HELD`]).
     Held,
+    /// What a client needs to read a table by itself ([`Features::ONE_SIDED`]).
+    Open {
+        /// Which table.
+        table: u32,
+        /// The regions from this place in its arena on, as many as make a reply of a usual length.
+        from: u64,
+    },
 }
 
 /// What about rows that are there already.
@@ -272,6 +279,38 @@ pub enum Reply {
     Prices(PriceList),
     /// To Held.
     Held(Held),
+    /// To Open.
+    Opened(Opened),
+}
+
+/// Where the pages of a table lie, for a client that reads them by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// The number of the leftmost leaf.
+    pub first: u32,
+    /// Where each block of the mapping table lies in the arena.
+    pub blocks: Vec<Option<u64>>,
+    /// Bytes of a page, about.
+    pub page_bytes: u32,
+    /// Bytes of each value's prefix.
+    pub prefix_len: u32,
+    /// Longest value.
+    pub value_max: u32,
+    /// Longest key.
+    pub key_max: u32,
+    /// Parts of the arena, in ascending order.
+    pub regions: Vec<OpenRegion>,
+    /// There are others behind the last of them.
+    pub more: bool,
+}
+
+/// A part of an arena that the client may read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenRegion {
+    /// Its place in the arena.
+    pub at: u64,
+    /// Its range of the server's region, and the key, as they travel.
+    pub token: [u8; 32],
 }
 
 /// How pages of a table travelled, and what that sets.

@@ -27,6 +27,11 @@
 //! of a request, and of copied and gathered pieces by length; none is negative or no number. What
 //! each mode took beyond comes last. `Held` has nothing; its answer has the bytes that pins hold, those
 //! that epochs hold, the pins, and none or one thread: its table, its number, and for how many ns.
+//!
+//! `Open` has a table's number and a place in its arena. Its answer has the leftmost leaf's number, the
+//! places of the mapping table's blocks (each none or one), bytes of a page, of a value's prefix, and
+//! of the longest value and key. Regions from that place on follow, each with where it lies and the 32
+//! bytes that name it to the provider, and whether there are more.
 
 mod batch;
 mod features;
@@ -38,8 +43,8 @@ pub use features::Features;
 pub(crate) use features::other_version;
 pub use message::{
     Applied, Bounds, Checkpointed, Choices, DataStatus, Durability, FAILED_MAX, Fault, FaultCode, GovernorStatus, Held,
-    IndexInfo, MODES, Mode, PiecePrice, PriceList, PutMode, Reply, Request, ScanReply, ScanRequest, ServerStats,
-    Stalled, TableInfo, WAYS,
+    IndexInfo, MODES, Mode, OpenRegion, Opened, PiecePrice, PriceList, PutMode, Reply, Request, ScanReply, ScanRequest,
+    ServerStats, Stalled, TableInfo, WAYS,
 };
 pub use overside_service::{
     ASSEMBLY_BYTES_MAX, Assembly, BadMessage, CONTROL_HEADER, CONTROL_MAGIC, MessageKind, PART_HEADER, PART_MAGIC, cut,

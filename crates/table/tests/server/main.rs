@@ -8,7 +8,7 @@
 //! | `Create` | keeps a table | the schema can be; within the limit of memory | `bad_input`: `refusals_say_what_is_there`; `limits`: `the_limit_of_memory_is_of_all_tables_together` |
 //! | `Drop` | gives a table back | its scans and pages under way have ended | `bad_input`: `a_dropped_table_is_gone_for_all_who_used_it` |
 //! | `Status`, `Checkpoint` | keep a reply | as `Stats`; one checkpoint at a time | `tests/durable.rs` |
-//! | `List`, `Describe`, `Get`, `Stats`, `Choices`, `Prices`, `Held` | keep a reply | what waits for all clients is within one limit | `bad_input`: `a_client_that_takes_no_answers_is_cut_off`, `a_client_that_takes_no_long_answers_is_cut_off` |
+//! | `List`, `Describe`, `Get`, `Stats`, `Choices`, `Prices`, `Held`, `Open` | keep a reply | what waits for all clients is within one limit | `bad_input`: `a_client_that_takes_no_answers_is_cut_off`, `a_client_that_takes_no_long_answers_is_cut_off` |
 //! | `Put` | keeps rows | each is checked whole; within the limit of memory | `bad_input`: `what_only_a_hostile_client_says_is_refused_row_by_row`, `exhausted_memory_is_told_and_survived` |
 //! | `Delete` | gives rows back; may wait for memory | for at most 20 s | `limits`: `a_delete_that_waits_for_memory_holds_up_nobody_else`, `a_delete_that_waits_ends_with_its_table_or_its_connection` |
 //! | `CreateIndex`, `DropIndex`, `Indexes` | keep a tree, and give it back | the columns can have an index; 8 of them; within the limit of memory; ends with its client | `indexes`: `what_is_no_index_is_refused_by_name`, `an_index_without_memory_is_refused_and_its_client_may_go_meanwhile` |
@@ -23,6 +23,7 @@ mod bad_input;
 mod in_place;
 mod indexes;
 mod limits;
+mod one_sided;
 mod panics;
 mod prices;
 mod registrations;

@@ -1,6 +1,6 @@
 //! One client to many of one table: rate, processor time and the server's memory.
 
-use super::{ALL, CLIENTS, MEMORY, RATE, SERVER, series};
+use super::{CLIENTS, MEMORY, RATE, SERVER, Way, series};
 use crate::{
     figures::{
         Figure, Setting,
@@ -13,7 +13,6 @@ use crate::{
     measure::{Cpu, alternate, elapsed_ns, now_ns},
 };
 use anyhow::{Context, Result, ensure};
-use overside::table::wire::Mode;
 use std::{
     fs,
     path::Path,
@@ -22,9 +21,9 @@ use std::{
     time::Duration,
 };
 
-/// A server whose clients scan by one mode.
+/// A server whose clients scan in one way.
 struct ScanServer {
-    mode: Mode,
+    way: Way,
     served: Served,
     workers: Vec<Worker>,
     /// It has put the rows, and stays: what its connection takes is in both numbers.
@@ -45,7 +44,7 @@ struct Stretch {
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("scans: tables");
-    let mut sides = ALL.map(|mode| ScanServer::start(setting, mode)).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut sides = Way::ALL.map(|way| ScanServer::start(setting, way)).into_iter().collect::<Result<Vec<_>>>()?;
     let mut first = None;
     for (at, clients) in COUNTS.into_iter().enumerate() {
         for side in &mut sides {
@@ -55,7 +54,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
         let rounds = alternate(sides.len(), setting.rounds(), |side, _| sides[side].run(slice_ns(setting)))?;
         for (side, rounds) in sides.iter().zip(rounds) {
             let mut record = |of: &str, value: &dyn Fn(&Stretch) -> f64| {
-                figure.record(series(WHAT, of, side.mode), clients as u64, rounds.iter().map(value).collect());
+                figure.record(series(WHAT, of, side.way), clients as u64, rounds.iter().map(value).collect());
             };
             record(RATE, &|stretch| stretch.rows as f64 * 1e9 / stretch.wall_ns as f64);
             record(SERVER, &|stretch| stretch.server_ns as f64 / stretch.rows as f64);
@@ -68,20 +67,21 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
 }
 
 impl ScanServer {
-    fn start(setting: &Setting<'_>, mode: Mode) -> Result<ScanServer> {
-        let served = Served::start(setting.over, Kept::Memory, Path::new(""), false)?;
+    fn start(setting: &Setting<'_>, way: Way) -> Result<ScanServer> {
+        let kept = if way == Way::OneSided { Kept::Open } else { Kept::Memory };
+        let served = Served::start(setting.over, kept, Path::new(""), false)?;
         let mut loader = Worker::new(&served, ROWS, 1)?;
         loader.fill(|number| scattered(number, ROWS))?;
         let resident = resident(served.pid())?;
-        Ok(ScanServer { mode, served, workers: Vec::new(), _loader: loader, resident })
+        Ok(ScanServer { way, served, workers: Vec::new(), _loader: loader, resident })
     }
 
     /// As many clients as that, each of which has read the table once; every one of every mode reads the same.
     fn connect(&mut self, clients: usize, first: &mut Option<Touched>) -> Result<()> {
         while self.workers.len() < clients {
             let mut worker = Worker::new(&self.served, ROWS, 1)?;
-            let read = worker.read(ROWS, self.mode)?.0;
-            ensure!(*first.get_or_insert(read) == read, "a scan by {} brings other rows", self.mode.name());
+            let read = self.way.read(&mut worker)?;
+            ensure!(*first.get_or_insert(read) == read, "a scan by {} brings other rows", self.way.name());
             self.workers.push(worker);
         }
         Ok(())
@@ -90,12 +90,12 @@ impl ScanServer {
     /// All clients at once scan for so long.
     fn run(&mut self, ns: u64) -> Result<Stretch> {
         let (start, client, server) = (now_ns(), Cpu::own(), self.served.cpu()?);
-        let (mode, is_over, mut most) = (self.mode, AtomicBool::new(false), 0);
+        let (way, is_over, mut most) = (self.way, AtomicBool::new(false), 0);
         let rows = thread::scope(|scope| -> Result<u64> {
             let scan = |worker: &mut Worker| -> Result<u64> {
                 let mut rows = 0;
                 while !is_over.load(Ordering::Acquire) {
-                    rows += worker.read(ROWS, mode)?.0.rows;
+                    rows += way.read(worker)?.rows;
                 }
                 Ok(rows)
             };
@@ -113,6 +113,16 @@ impl ScanServer {
         let wall_ns = elapsed_ns(start);
         let (server_ns, clients_ns) = (self.served.cpu()? - server, Cpu::own() - client);
         Ok(Stretch { rows, wall_ns, server_ns, clients_ns, resident: most })
+    }
+}
+
+impl Way {
+    /// The whole table, in this way.
+    fn read(self, worker: &mut Worker) -> Result<Touched> {
+        match self {
+            Way::Served(mode) => Ok(worker.read(ROWS, mode)?.0),
+            Way::OneSided => worker.read_one_sided(),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ranges through a secondary index: rows whose neighbours lie on other pages.
 
-use super::{ALL, CLIENTS, RATE, SERVER, series};
+use super::{ALL, CLIENTS, RATE, SERVER, Way, series};
 use crate::{
     figures::{
         Figure, Setting,
@@ -50,7 +50,11 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
         })?;
         for (mode, rounds) in ALL.into_iter().zip(rounds) {
             for (at, of) in [RATE, SERVER, CLIENTS].into_iter().enumerate() {
-                figure.record(series(WHAT, of, mode), *length, rounds.iter().map(|values| values[at]).collect());
+                figure.record(
+                    series(WHAT, of, Way::Served(mode)),
+                    *length,
+                    rounds.iter().map(|values| values[at]).collect(),
+                );
             }
         }
     }

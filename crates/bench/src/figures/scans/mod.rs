@@ -27,8 +27,41 @@ const SERVER: &str = "server ns a row";
 const CLIENTS: &str = "clients ns a row";
 const MEMORY: &str = "server bytes a client";
 
-fn series(what: &str, of: &str, mode: Mode) -> String {
-    format!("{what}, {of}: {}", mode.name())
+fn series(what: &str, of: &str, way: Way) -> String {
+    format!("{what}, {of}: {}", way.name())
+}
+
+/// How rows come to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The server sends them.
+    Served(Mode),
+    /// The client reads the server's memory.
+    OneSided,
+}
+
+impl Way {
+    /// In the order of the charts' colours.
+    const ALL: [Way; 6] = [
+        Way::Served(ALL[0]),
+        Way::Served(ALL[1]),
+        Way::Served(ALL[2]),
+        Way::Served(ALL[3]),
+        Way::Served(ALL[4]),
+        Way::OneSided,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Served(mode) => mode.name(),
+            Way::OneSided => "one-sided",
+        }
+    }
+
+    /// An index is read by the server alone.
+    fn of(what: &str) -> &'static [Way] {
+        if what == fan::WHAT { &Way::ALL } else { &Way::ALL[..ALL.len()] }
+    }
 }
 
 fn tell(figure: &mut Figure, setting: &Setting<'_>) {
@@ -36,6 +69,7 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>) {
         "Rows of 8 bytes of key and {VALUE_BYTES} of value; a client reads every row. <i>Fan-out</i>: {} rows, a server for each mode, its clients \
          threads of the process that measures, each of which scans the whole table again and again. Memory is what the server has resident \
          beyond what it had with the one client that put the rows, divided by the clients; what the kernel keeps of a connection is not in it. \
+         One-sided clients read the server's memory, over shared memory without its processor. \
          <i>Through an index</i>: {} rows in the order of a column that has nothing to do with the key, so that neighbours lie on different pages. \
          All modes were found to bring the same rows.",
         fan::ROWS,
@@ -71,10 +105,10 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>) {
     ];
     for (what, of, value, place, factor, caption) in charts {
         let mut chart = Curves::new(value, place, Scale::Log);
-        for (colour, mode) in ALL.into_iter().enumerate() {
-            let name = series(what, of, mode);
+        for (colour, way) in Way::of(what).iter().enumerate() {
+            let name = series(what, of, *way);
             let places = figure.recorded(&name).map(|(x, values)| (x, Spread::of(values)));
-            chart.add(Curve::spreads(mode.name(), colour, places, factor));
+            chart.add(Curve::spreads(way.name(), colour, places, factor));
         }
         figure.charts.push((curves(&chart), caption.into()));
     }
@@ -89,12 +123,12 @@ fn table(figure: &Figure, what: &str) -> Table {
     let of = [RATE, SERVER, CLIENTS, MEMORY];
     let of = if what == fan::WHAT { &of[..] } else { &of[..3] };
     let mut rows = Vec::new();
-    for mode in ALL {
-        let name = series(what, RATE, mode);
+    for way in Way::of(what) {
+        let name = series(what, RATE, *way);
         let places: Vec<u64> = figure.recorded(&name).map(|(x, _)| x).collect();
         for at in places {
             let median = |of: &str| {
-                let name = series(what, of, mode);
+                let name = series(what, of, *way);
                 let value = figure.recorded(&name).find(|(x, _)| *x == at);
                 value.map_or(f64::NAN, |(_, values)| Spread::of(values).median)
             };
@@ -103,7 +137,7 @@ fn table(figure: &Figure, what: &str) -> Table {
                 MEMORY => format!("{:.0} KiB", median(of) / 1024.0),
                 _ => format!("{:.1}", median(of)),
             };
-            rows.push([mode.name().to_owned(), at.to_string()].into_iter().chain(of.iter().map(cell)).collect());
+            rows.push([way.name().to_owned(), at.to_string()].into_iter().chain(of.iter().map(cell)).collect());
         }
     }
     let place = if what == fan::WHAT { "clients" } else { "rows" };
@@ -111,5 +145,5 @@ fn table(figure: &Figure, what: &str) -> Table {
     Table { caption: format!("Scans, {what}"), head: head.map(str::to_owned).collect(), rows }
 }
 
-/// In the order of the charts' colours.
+/// In the order of the charts.
 const ALL: [Mode; 5] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::InPlace, Mode::Auto];

@@ -1,7 +1,7 @@
 //! Clients of the figure, in the process that measures.
 
 use super::{
-    reading::read,
+    reading::{read, read_one_sided},
     server::{Served, VALUE_BYTES},
 };
 use crate::{
@@ -127,6 +127,13 @@ impl Worker {
         let (touched, summary) = read(&mut self.client, &self.table, &range)?;
         ensure!(touched.rows == rows.min(self.rows), "a scan has {} rows, not {rows}", touched.rows);
         Ok((touched, summary.server))
+    }
+
+    /// Reads the whole table by itself, out of the server's memory.
+    pub(in crate::figures) fn read_one_sided(&mut self) -> Result<Touched> {
+        let touched = read_one_sided(&mut self.client, &self.table)?;
+        ensure!(touched.rows == self.rows, "a scan has {} rows, not {}", touched.rows, self.rows);
+        Ok(touched)
     }
 
     /// Its table.

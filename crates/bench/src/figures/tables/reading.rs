@@ -4,7 +4,7 @@ use crate::limits::{Touched, touch, touch_lent};
 use anyhow::Result;
 use overside::table::{
     block::Answer,
-    client::{Client, RemoteTable, ScanOptions, ScanSummary},
+    client::{Client, RemoteTable, Scan, ScanOptions, ScanSummary},
     row::{Bytes, RowView},
 };
 
@@ -14,7 +14,15 @@ pub(in crate::figures) fn read(
     table: &RemoteTable,
     options: &ScanOptions<'_>,
 ) -> Result<(Touched, ScanSummary)> {
-    let mut scan = client.scan_in_place(table, options)?;
+    all_of(client.scan_in_place(table, options)?)
+}
+
+/// The same of a whole table, which the client reads in the server's memory by itself.
+pub(in crate::figures) fn read_one_sided(client: &mut Client, table: &RemoteTable) -> Result<Touched> {
+    Ok(all_of(client.scan_one_sided(table, &ScanOptions::default())?)?.0)
+}
+
+fn all_of(mut scan: Scan<'_>) -> Result<(Touched, ScanSummary)> {
     let mut all = Touched::default();
     while let Some(block) = scan.next_in_place()? {
         all.add(match &block {

@@ -20,6 +20,8 @@ use std::{ffi::OsString, io::Read, os::unix::net::UnixStream, path::Path, time::
 pub(in crate::figures) enum Kept {
     /// In memory alone.
     Memory,
+    /// Likewise, and clients may read the memory by themselves.
+    Open,
     /// With a log and checkpoints.
     On(Durability),
 }
@@ -52,6 +54,7 @@ impl Kept {
     pub(in crate::figures) fn name(self) -> &'static str {
         match self {
             Kept::Memory => MEMORY,
+            Kept::Open => OPEN,
             Kept::On(durability) => durability.name(),
         }
     }
@@ -106,8 +109,8 @@ impl Served {
 pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
     let meeting = Meeting::told(arguments)?;
     let word = |at: usize| arguments.get(at).and_then(|word| word.to_str()).context("a word is missing");
-    let mut options = ServerOptions::default();
-    if word(1)? != MEMORY {
+    let mut options = ServerOptions { one_sided: word(1)? == OPEN, ..ServerOptions::default() };
+    if ![MEMORY, OPEN].contains(&word(1)?) {
         let mut data = DataOptions::new(word(2)?);
         data.durability = word(1)?.parse().map_err(anyhow::Error::msg)?;
         if word(3)? == "none" {
@@ -134,5 +137,6 @@ pub(in crate::figures) fn schema() -> Result<Schema> {
 
 const TABLE: &str = "rows";
 const MEMORY: &str = "in memory";
+const OPEN: &str = "open";
 pub(in crate::figures) const VALUE_BYTES: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(120);

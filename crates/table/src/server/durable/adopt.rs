@@ -64,7 +64,7 @@ impl<'s> Adopter<'s> {
         }
         let taken = RefCell::new(Taken::default());
         let plant = |ground: Ground| {
-            let Ground { arena, options, waits, stamps } = ground;
+            let Ground { arena, options, waits, stamps, open: _ } = ground;
             let adoption = Tree::adopt(arena, options, waits, stamps);
             let adoption = adoption.map_err(|error| Unplanted::Exhausted(error.to_string()))?;
             let (adoption, parts) = self.take_all(directory, table, adoption, &mut taken.borrow_mut())?;

@@ -98,7 +98,7 @@ impl SavedTables {
             Directory::open(disk, [0; 16], log::Options::default(), mode).map_err(|refusal| DataError::of(&refusal))?;
         let memory =
             MemoryLimit { bytes_max: options.memory_max, segment_bytes: ServerOptions::default().segment_bytes };
-        let registrar = Arc::new(Registrar::new(Vec::new(), options.memory_max));
+        let registrar = Arc::new(Registrar::new(Vec::new(), options.memory_max, false));
         let store = Arc::new(Store::new(memory, registrar, world.clone(), None, None));
         let how = How {
             only: options.only.as_deref(),
