@@ -558,6 +558,37 @@ fn half_a_volume_is_none_and_a_member_that_shrank_is_named() {
     assert_eq!(node.json(&["bench", &format!("{}/other", node.address), "--rw", "randrw", "--time", "1"])["errors"], 0);
 }
 
+/// Its members' files are as long, and hold next to nothing.
+#[test]
+fn a_volume_of_256_tebibytes_keeps_what_is_written_at_its_ends() {
+    use overside::memory::{Bytes, Segment};
+    use overside::verbs::SystemClock;
+    use overside::volume::{Device, Work, complete};
+    let members: Vec<String> = (0..64).map(|number| format!("m{number}")).collect();
+    let members: Vec<&str> = members.iter().map(String::as_str).collect();
+    let mut node = Node::with("shm", "256T", &members, "raid0");
+    let mut volume = overside::at(&node.address).volume("pg", LinkOptions::default()).unwrap();
+    let bytes = volume.geometry().bytes;
+    assert_eq!(bytes, 256 << 40);
+    let places = [0, (2 << 40) - 4096, 2 << 40, bytes / 2, bytes - 4096];
+    let buffer = || Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+    for (fill, at) in (1..).zip(places) {
+        let mut from = buffer();
+        from.fill(fill);
+        let write = Work::Write { at, from: Bytes::from(from), fua: false };
+        assert_eq!(complete(&mut volume, &SystemClock, write, PATIENCE).1, Ok(()), "{at}");
+    }
+    // What is in the members' files, in the node's next life.
+    node.kill();
+    node.start();
+    for (fill, at) in (1..).zip(places) {
+        let read = Work::Read { at, length: 4096, into: buffer() };
+        let (work, result) = complete(&mut volume, &SystemClock, read, PATIENCE);
+        assert_eq!(result, Ok(()), "{at}");
+        assert!(matches!(work, Some(Work::Read { into, .. }) if into.iter().all(|byte| *byte == fill)), "{at}");
+    }
+}
+
 /// The page's own words, at an address that no other test has.
 #[test]
 fn what_the_page_says_to_try_works_word_for_word() {

@@ -1,6 +1,7 @@
-//! When answers come: after what they promise, never, or all at once.
+//! When requests and answers come: at once, after what they promise, never, or all together.
 
 use overside_memory::{Bytes, Segment};
+use overside_service::Stepped;
 use overside_vault::server::Writes;
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::{Completion, Request, Work, complete};
@@ -86,6 +87,35 @@ fn a_client_sends_what_it_has_credits_for_and_the_rest_when_answers_come() {
         }
         assert!(done.iter().all(|one| one.result == Ok(())));
         assert_eq!(client.handle().reconnects(), 0, "{transport}: the node found it wrong");
+    }
+}
+
+/// One call, one look of the node's: no request of a batch waits for the client to come back.
+#[test]
+fn a_batch_of_writes_is_with_the_node_when_submit_returns() {
+    const WRITES: u64 = 16;
+    for transport in TRANSPORTS {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
+        node.add("v", Box::new(device)).unwrap();
+        // The volume's thread; connections are served here, step by step.
+        let _served = node.serve(Vec::new(), ServiceOptions::default()).unwrap();
+        let listening = Listening::open(provider(transport), &[&name]).unwrap();
+        let mut server = Stepped::start(listening, node, ServiceOptions::default()).unwrap();
+        let attaching =
+            std::thread::spawn(move || Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap());
+        while !attaching.is_finished() {
+            server.greet(Duration::from_millis(1));
+            while server.step() {}
+        }
+        let mut client = attaching.join().unwrap();
+        client.submit(&mut (0..WRITES).map(|tag| Request { tag, work: write(tag * 512) }).collect());
+        let limit = Instant::now() + PATIENCE;
+        while gate.arrived() < WRITES {
+            assert!(Instant::now() < limit, "{transport}: {} of {WRITES} are there", gate.arrived());
+            server.step();
+        }
+        gate.open();
     }
 }
 
