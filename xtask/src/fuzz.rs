@@ -5,7 +5,7 @@
 //! nightly flag: where its library is absent, that is said and nothing is run. Each target starts from its committed corpus. What it finds stays under
 //! `target/fuzz/found`, an input that fails under `target/fuzz/failed`; `--keep` adds to the committed corpus those found inputs
 //! that reach code which nothing committed reaches, and the crates' own tests replay them from then on.
-//! `--but FOLDER` leaves out a crate's targets. `--minimize` runs nothing new: it drops committed inputs that reach no code which the others do
+//! `--no-run` builds them alone. `--but FOLDER` leaves out a crate's targets. `--minimize` runs nothing new: it drops committed inputs that reach no code which the others do
 //! not. Those with a name (`seed-*`, `crash-*` and what somebody named) stay.
 
 use std::collections::VecDeque;
@@ -25,6 +25,8 @@ pub struct Asked {
     sanitize: bool,
     /// Nothing new: what of the committed corpus the others make superfluous goes.
     minimize: bool,
+    /// They are built, and not run.
+    only_builds: bool,
     /// Names of targets, as `tcp/frames`; all, when there is none.
     targets: Vec<String>,
     /// Folders of crates whose targets are left out.
@@ -34,8 +36,15 @@ pub struct Asked {
 impl Asked {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked =
-            Self { seconds: 60, keep: false, sanitize: false, minimize: false, targets: Vec::new(), but: Vec::new() };
+        let mut asked = Self {
+            seconds: 60,
+            keep: false,
+            sanitize: false,
+            minimize: false,
+            only_builds: false,
+            targets: Vec::new(),
+            but: Vec::new(),
+        };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
@@ -43,6 +52,7 @@ impl Asked {
                 "--keep" => asked.keep = true,
                 "--sanitize" => asked.sanitize = true,
                 "--minimize" => asked.minimize = true,
+                "--no-run" => asked.only_builds = true,
                 "--but" => asked.but.push((*arguments.next()?).to_owned()),
                 flag if flag.starts_with('-') => return None,
                 target => asked.targets.push(target.to_owned()),
@@ -96,6 +106,9 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     }
     let place = crate::target(root).join(if asked.sanitize { "fuzz-sanitized" } else { "fuzz" });
     let built = build(root, &place, &targets, asked.sanitize)?;
+    if asked.only_builds {
+        return Ok(());
+    }
     let at_once = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     let (queue, failed) = (Mutex::new(VecDeque::from(built)), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -334,12 +347,14 @@ mod tests {
                 keep: false,
                 sanitize: false,
                 minimize: false,
+                only_builds: false,
                 targets: vec!["tcp/frames".to_owned()],
                 but: vec!["files".to_owned()]
             }
         );
         assert!(Asked::parse(&["--sanitize"]).unwrap().sanitize);
         assert!(Asked::parse(&["--minimize"]).unwrap().minimize);
+        assert!(Asked::parse(&["--no-run"]).unwrap().only_builds);
         assert_eq!(Asked::parse(&["--minimize", "--keep"]), None);
         assert_eq!(Asked::parse(&["--seconds"]), None);
         assert_eq!(Asked::parse(&["--but"]), None);

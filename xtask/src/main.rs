@@ -35,7 +35,7 @@ use anyhow::{Context, Result, bail};
 use crate::tree::Tree;
 
 const USAGE: &str = "usage: cargo xtask tidy | cargo xtask papers [--check] | cargo xtask check | cargo xtask instructions [--record] | \
-     cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [--but CRATE]... [CRATE/TARGET]... | \
+     cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [--no-run] [--but CRATE]... [CRATE/TARGET]... | \
      cargo xtask torture --help | cargo xtask sim --help";
 
 /// The packages of the README's test command: what is built of all of them at once need not be built again for one alone.
