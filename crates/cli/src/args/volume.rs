@@ -50,7 +50,7 @@ pub enum VolumeCommand {
     /// Make a volume larger that no client has attached.
     #[command(long_about = RESIZE, after_long_help = RESIZE_EXAMPLES)]
     Resize(ResizeVolume),
-    /// Put another member in the place of one, of a raid1 or raid5 volume that no client has attached.
+    /// Put another member in the place of one, of a raid1 or raid5 volume, while clients use it.
     #[command(long_about = REPLACE, after_long_help = REPLACE_EXAMPLES)]
     Replace(ReplaceMember),
     /// Delete a volume that no client has attached, with all that is in it.
@@ -569,9 +569,9 @@ Examples:
 
 const REPLACE: &str = "\
 Put a new member in the place of one of a raid1 or raid5 volume, whether that is still there or not. The new one gets what the
-others have while the volume is used; until `status` says ok it is degraded. A volume that a client has attached is refused, and
-the client named. The old member's file stays. Asked for by ADDR/NAME, a node makes files only in folders in which it has members
-already; by NAME alone, where nobody serves the volume, anywhere.";
+others have while the volume is used; until `status` says ok it is degraded. Clients stay attached: their requests wait for the
+moment that the change takes. The old member's file stays. Asked for by ADDR/NAME, a node makes files only in folders in which it
+has members already; by NAME alone, where nobody serves the volume, anywhere.";
 const REPLACE_EXAMPLES: &str = "\
 Examples:
   overside volume replace shm:vault/safe /disk1/a.img /disk2/c.img

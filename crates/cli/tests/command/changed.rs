@@ -59,8 +59,6 @@ fn another_member_takes_the_place_of_one_and_gets_what_the_others_have() {
     let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");
     let (volume, [a, b, c]) = (node.volume(), ["a", "b", "c"].map(|name| node.path(name)));
     verified(&node, "randwrite");
-    refused_in_use(&node, &["replace", &volume, &a, &c]);
-    verified(&node, "randwrite");
     assert!(!Path::new(&c).exists());
     assert!(node.fails(&["replace", &volume, "x", &c]).contains("has no member x; it has"));
     assert!(node.fails(&["replace", &volume, &a, &b]).contains("is there already"));
@@ -79,6 +77,39 @@ fn another_member_takes_the_place_of_one_and_gets_what_the_others_have() {
     node.start();
     verified(&node, "randread");
     verified(&node, "randrw");
+}
+
+/// Every byte that the client reads is right, and no request fails, though the node is killed before the new member has all.
+#[test]
+fn a_member_is_replaced_while_a_client_uses_the_volume() {
+    let mut node = Node::with("shm", "48M", &["a", "b", "c"], "raid5");
+    let (volume, [a, b, d, e]) = (node.volume(), ["a", "b", "d", "e"].map(|name| node.path(name)));
+    let client = node.bench(&["--rw", "randrw", "--verify"]);
+    let is_there = |node: &Node| node.status()["sessions"][0]["pid"] == client.id();
+    until("the client is there", || is_there(&node));
+    assert!(node.fails(&["replace", &volume, "x", &d]).contains("has no member x; it has"));
+    assert!(node.fails(&["replace", &volume, &a, &b]).contains("is there already"));
+    assert!(is_there(&node) && node.status()["state"] == "ok", "it is served as before: {}", node.status());
+    let done = node.json(&["replace", &volume, &a, &d]);
+    assert!(done["done"].as_str().unwrap().contains("in the place of"), "{done}");
+    assert_eq!(node.status()["members"][0]["place"], Json::from(d.clone()));
+    assert!(is_there(&node));
+    node.kill();
+    node.start();
+    until("the new member is up to date", || node.status()["state"] == "ok");
+    // And one whose file is gone.
+    std::fs::remove_file(&b).unwrap();
+    node.ok(&["replace", &volume, &b, &e]);
+    until("the other new member is up to date", || node.status()["state"] == "ok");
+    until("the client is there again", || is_there(&node));
+    let found = ended(client);
+    assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+    assert!(found["reads"].as_u64() > Some(0) || found["iops"].as_f64() > Some(0.0), "{found}");
+    assert_eq!(node.json(&["check", &volume])["faults"], Json::Array(Vec::new()));
+    node.end();
+    std::fs::remove_file(node.path("c")).unwrap();
+    node.start();
+    verified(&node, "randread");
 }
 
 #[test]

@@ -8,10 +8,11 @@ use overside_service::client::{Link, LinkError, LinkOptions};
 use overside_service::{CONTROL_HEADER, Context, Order, Running};
 use overside_verbs::Provider;
 use overside_verbs::handshake::Key;
+use overside_volume::Device;
 use overside_volume::wire::{Alteration, Change, Changed, Malformed, NONCE_BYTES, Proof, Status};
 
 use super::volume::Volume;
-use super::{Node, lock};
+use super::{About, Node, lock};
 
 /// Whoever has the home folder of a node's volumes, and carries changes out there.
 pub trait Keeper: Send + Sync + fmt::Debug {
@@ -27,7 +28,14 @@ pub trait Keeper: Send + Sync + fmt::Debug {
     /// # Errors
     /// Why not, and what to do, in a line. The volume is as it was.
     fn change(&self, node: &Arc<Node>, volume: &str, what: &Alteration) -> Result<String, String>;
+
+    /// Puts another member in the place of one of a volume that the node has let go of while clients use it; and the volume
+    /// as it is then, also after a change that failed.
+    fn replace(&self, volume: &str, old: &str, new: &str) -> (Result<String, String>, Reopened);
 }
+
+/// A volume's device and what it lies on, or why it cannot be opened.
+pub type Reopened = Result<(Box<dyn Device>, About), String>;
 
 /// Why a change was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +85,12 @@ impl Node {
         {
             return answer(Status::Refused, why);
         }
+        if let Alteration::Replace { old, new } = &change.what
+            && let Some(volume) = self.volume(&change.volume)
+        {
+            let (old, new) = (old.clone(), new.clone());
+            return self.replace_later(keeper, (change.volume, volume), (old, new), answer);
+        }
         let gone = match self.let_go(&change.volume) {
             Ok(gone) => gone,
             Err(Kept::Unknown) => return answer(Status::Unknown, String::new()),
@@ -102,15 +116,80 @@ impl Node {
                 Err(why) => answer(Status::Refused, why),
             }
         };
-        let mut serving = lock(&self.serving);
-        let started = serving.as_ref().map(|serving| serving.threads.start(&name, Box::new(run)));
-        if let (Some(Ok(running)), Some(serving)) = (started, &mut *serving) {
-            serving.running.insert(name, running);
-        } else {
+        if !self.start_change(name, Box::new(run)) {
             // Its answer is the connection's end.
             lock(&self.changing).remove(&volume);
             self.add_failed(&volume, "the system has no thread to change it; start the node again");
         }
+    }
+
+    fn start_change(&self, name: String, run: Box<dyn FnOnce() + Send>) -> bool {
+        let mut serving = lock(&self.serving);
+        let started = serving.as_ref().map(|serving| serving.threads.start(&name, run));
+        if let (Some(Ok(running)), Some(serving)) = (started, &mut *serving) {
+            serving.running.insert(name, running);
+            return true;
+        }
+        false
+    }
+
+    /// Another member takes the place of one while clients use the volume: their requests wait until the volume is open
+    /// again, and the new member gets what the others have while they go on.
+    fn replace_later(
+        self: &Arc<Self>,
+        keeper: Arc<dyn Keeper>,
+        (name, volume): (String, Arc<Volume>),
+        (old, new): (String, String),
+        answer: impl FnOnce(Status, String) + Send + 'static,
+    ) {
+        if !lock(&self.changing).insert(name.clone()) {
+            return answer(Status::Refused, being_changed(&name));
+        }
+        let (node, its_name) = (self.clone(), name.clone());
+        let run = move || {
+            let done = match volume.take_device() {
+                Err(_) => Err(format!("{name} has requests that do not end; try again once its members answer")),
+                Ok(()) => {
+                    let (done, reopened) = keeper.replace(&name, &old, &new);
+                    let why = reopened.as_ref().err().cloned();
+                    volume.put_device(reopened.ok());
+                    match why {
+                        None => done,
+                        Some(why) => {
+                            node.fail(&name, &volume, &why);
+                            let done = done.unwrap_or_else(|error| error);
+                            Err(format!("{done}; but it cannot be served: {why}"))
+                        }
+                    }
+                }
+            };
+            lock(&node.changing).remove(&name);
+            match done {
+                Ok(text) => answer(Status::Done, text),
+                Err(why) => answer(Status::Refused, why),
+            }
+        };
+        if !self.start_change(format!("change {its_name}"), Box::new(run)) {
+            // Its answer is the connection's end.
+            lock(&self.changing).remove(&its_name);
+        }
+    }
+
+    /// A volume that cannot be opened again: its clients' requests have failed, and they are told why when they return.
+    fn fail(&self, name: &str, volume: &Arc<Volume>, why: &str) {
+        let mut attachments = lock(&self.attachments);
+        attachments.retain(|_, other| {
+            let stays = !Arc::ptr_eq(&other.volume, volume);
+            if !stays {
+                other.fence();
+            }
+            stays
+        });
+        lock(&self.volumes).remove(name);
+        drop(attachments);
+        volume.stop();
+        volume.forget_writers();
+        self.add_failed(name, why);
     }
 
     /// A volume that nobody uses is the node's no more; where it could not be opened, there is nothing to end.
@@ -119,7 +198,7 @@ impl Node {
         let now = self.clock.now();
         let mut attachments = lock(&self.attachments);
         if lock(&self.changing).contains(name) {
-            return Err(Kept::Because(format!("{name} is being changed; try again once that is done")));
+            return Err(Kept::Because(being_changed(name)));
         }
         let Some(volume) = self.volume(name) else {
             if !lock(&self.failed).contains_key(name) {
@@ -142,6 +221,10 @@ impl Node {
         let running = lock(&self.serving).as_mut().and_then(|serving| serving.running.remove(name));
         Ok(Some((volume, running)))
     }
+}
+
+fn being_changed(name: &str) -> String {
+    format!("{name} is being changed; try again once that is done")
 }
 
 /// Asks the node at the provider's part of an address for a change. What was done, in a line.

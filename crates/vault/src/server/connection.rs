@@ -164,7 +164,7 @@ impl Connection {
             requests_max: options.requests_max,
             request_bytes_max,
             features: match to.volume.writes {
-                _ if to.volume.about.files.is_some() => wire::FILES,
+                _ if to.volume.files.is_some() => wire::FILES,
                 Writes::Back => hello.features & wire::FEATURES,
                 Writes::Through => 0,
             },
@@ -191,7 +191,7 @@ impl Connection {
         // Held until the client is among them: the node lets no volume go meanwhile.
         let mut attachments = lock(&self.node.attachments);
         let Some(volume) = self.node.volume(&hello.name) else { return Ok(Err(self.node.why_not(&hello.name))) };
-        if volume.about.files.is_some() != (hello.features & wire::FILES != 0) {
+        if volume.files.is_some() != (hello.features & wire::FILES != 0) {
             return Ok(Err(Status::Kind));
         }
         if let Some(found) = attachments.get(&hello.session).filter(|found| Arc::ptr_eq(&found.volume, &volume)) {

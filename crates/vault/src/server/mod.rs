@@ -4,7 +4,7 @@
 //! |---|---|
 //! | one connection: greetings, requests, what they are answered with | `connection` |
 //! | who may attach which volume | `access` |
-//! | volumes that are changed while nobody uses them | `changes` |
+//! | volumes that are changed: while nobody uses them, or by another member in the place of one | `changes`, `slot` |
 //! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
 //! | a volume in the node's own process, for fronts | `door` |
 //! | how it all does, for those who ask | `report`, [`status`] |
@@ -20,6 +20,7 @@ mod connection;
 mod door;
 mod ledger;
 mod report;
+mod slot;
 mod status;
 mod volume;
 mod writer;
@@ -27,7 +28,7 @@ mod writer;
 pub use access::{Access, BadAccess};
 #[doc(hidden)]
 pub use access::{fuzz_access, seeds_access};
-pub use changes::{ChangeError, Keeper, change};
+pub use changes::{ChangeError, Keeper, Reopened, change};
 pub use door::Door;
 pub use status::{StatusError, status};
 pub use writer::{LastWriter, WriterRecord};
@@ -323,7 +324,7 @@ impl Node {
         let who = Who { role, process: std::process::id(), group: 0, goes_on: None, returns: false };
         let mut attachments = lock(&self.attachments);
         let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
-        if volume.about.files.is_some() {
+        if volume.files.is_some() {
             return Err(NoDoor::Files);
         }
         let attached = self.attach(&mut attachments, &volume, who, now);

@@ -44,7 +44,7 @@ impl Node {
     }
 
     fn report_of(&self, name: String, volume: &Volume, now: Instant) -> VolumeReport {
-        let about = &volume.about;
+        let about = &volume.about();
         let members = about.members.iter().enumerate().map(|(number, (place, bytes))| {
             let stale = about.health.state(number) == MemberState::Stale;
             let sums = about.sums.get(number).copied().unwrap_or(false);

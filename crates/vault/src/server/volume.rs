@@ -20,17 +20,22 @@ use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks};
 use super::door::Ended;
+use super::slot::Slot;
 use super::writer::{LastWriter, WriterRecord};
 use super::{About, NodeOptions, Writes, lock};
 use crate::cache::{Cache, CacheOptions, CacheStatistics};
 use crate::files::Files;
+use crate::members::Absent;
 
 #[derive(Debug)]
 pub(super) struct Volume {
     geometry: Geometry,
     bytes: u64,
     pub(super) writes: Writes,
-    pub(super) about: About,
+    /// What it lies on: another member may take the place of one.
+    about: Mutex<About>,
+    /// It keeps files.
+    pub(super) files: Option<Preset>,
     core: Mutex<Core>,
     /// Who writes it: one, or sessions of one group.
     pub(super) writers: Mutex<Vec<Arc<Attachment>>>,
@@ -65,29 +70,38 @@ struct Core {
 /// Where its blocks are.
 #[derive(Debug)]
 enum Store {
-    Plain(Box<dyn Device>),
+    Plain(Slot),
     /// Some of them in memory, too.
-    Cached(Box<Cache<Box<dyn Device>>>),
+    Cached(Box<Cache<Slot>>),
     /// The same, with files over them.
-    Files(Box<Files<Box<dyn Device>>>),
-    CachedFiles(Box<Files<Cache<Box<dyn Device>>>>),
+    Files(Box<Files<Slot>>),
+    CachedFiles(Box<Files<Cache<Slot>>>),
 }
 
 impl Store {
     fn device(&mut self) -> &mut dyn Device {
         match self {
-            Store::Plain(device) => &mut **device,
+            Store::Plain(slot) => slot,
             Store::Cached(cache) => &mut **cache,
             Store::Files(files) => &mut **files,
             Store::CachedFiles(files) => &mut **files,
         }
     }
 
-    fn cache(&mut self) -> Option<&mut Cache<Box<dyn Device>>> {
+    fn cache(&mut self) -> Option<&mut Cache<Slot>> {
         match self {
             Store::Plain(_) | Store::Files(_) => None,
             Store::Cached(cache) => Some(cache),
             Store::CachedFiles(files) => Some(files.under_mut()),
+        }
+    }
+
+    fn slot(&mut self) -> &mut Slot {
+        match self {
+            Store::Plain(slot) => slot,
+            Store::Cached(cache) => cache.below(),
+            Store::Files(files) => files.under_mut(),
+            Store::CachedFiles(files) => files.under_mut().below(),
         }
     }
 
@@ -130,7 +144,8 @@ impl Volume {
         let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
         let mut geometry = device.geometry();
-        let bytes = geometry.bytes;
+        let (bytes, files) = (geometry.bytes, about.files);
+        let device = Slot::new(device);
         let mut store = if options.cache.bytes == 0 {
             Store::Plain(device)
         } else {
@@ -139,7 +154,7 @@ impl Volume {
             let cache = Cache::over(device, none);
             Store::Cached(Box::new(cache.map_err(|reason| VerbsError::System { what: "the cache", reason })?))
         };
-        if let Some(preset) = about.files {
+        if let Some(preset) = files {
             store = store.with_files(preset, &*clock)?;
             geometry = store.device().geometry();
         }
@@ -158,8 +173,9 @@ impl Volume {
             geometry,
             bytes,
             // What makes a file longer is written down at once, and so are its bytes.
-            writes: if about.files.is_some() { Writes::Through } else { options.writes },
-            about,
+            writes: if files.is_some() { Writes::Through } else { options.writes },
+            about: Mutex::new(about),
+            files,
             core: Mutex::new(core),
             writers: Mutex::default(),
             leaving: Mutex::default(),
@@ -182,12 +198,12 @@ impl Volume {
 
     /// What LBAs count.
     pub(super) fn lba_bytes(&self) -> u64 {
-        if self.about.files.is_some() { 1 } else { SECTOR_BYTES }
+        if self.files.is_some() { 1 } else { SECTOR_BYTES }
     }
 
     /// Bytes of one request at most, where the node takes `bytes`.
     pub(super) fn request_bytes_max(&self, bytes: u32) -> u32 {
-        if self.about.files.is_some() { bytes.min(PIECE_BYTES as u32) } else { bytes }
+        if self.files.is_some() { bytes.min(PIECE_BYTES as u32) } else { bytes }
     }
 
     /// A writer's place is another's, or free: what it has under way must end before the next one begins.
@@ -324,6 +340,55 @@ impl Volume {
         }
     }
 
+    /// What it lies on.
+    pub(super) fn about(&self) -> About {
+        lock(&self.about).clone()
+    }
+
+    /// Takes its device away once that has ended what it has, with nothing left to be settled. Requests wait from then on.
+    ///
+    /// # Errors
+    /// The device does not end what it has; it stays, and goes on.
+    pub(super) fn take_device(&self) -> Result<(), DeviceError> {
+        let until = self.clock.now() + END_PATIENCE;
+        let mut device = loop {
+            if let Some(device) = lock(&self.core).store.slot().close() {
+                break device;
+            }
+            if self.clock.now() >= until {
+                self.go_on(None);
+                return Err(DeviceError::Failed);
+            }
+            self.clock.sleep(LOOK_AGAIN);
+        };
+        // Not under the lock: whoever has a request meanwhile does not wait for the disks. One that fails has failed before.
+        let all = Work::Hint { at: 0, length: self.geometry.bytes, hint: Hint::DontNeed };
+        for work in [Work::Flush, all] {
+            let _ = overside_volume::complete(&mut *device, &*self.clock, work, END_PATIENCE);
+        }
+        Ok(())
+    }
+
+    /// Goes on with this device, which has the same bytes, or with none: then all requests fail.
+    pub(super) fn put_device(&self, found: Option<(Box<dyn Device>, About)>) {
+        let found = found.filter(|(device, _)| device.geometry().bytes == self.bytes);
+        let geometry = Geometry { bytes: self.bytes, ..self.geometry };
+        let (device, about) = found.unwrap_or_else(|| (Box::new(Absent::new(geometry)), About::default()));
+        *lock(&self.about) = about;
+        self.go_on(Some(device));
+    }
+
+    fn go_on(&self, device: Option<Box<dyn Device>>) {
+        let mut core = lock(&self.core);
+        if let Some(device) = &device {
+            // Without a descriptor, its thread looks as soon as somebody asks for something.
+            core.fd = device.fd().and_then(|fd| fd.try_clone_to_owned().ok());
+        }
+        core.store.slot().open(device);
+        drop(core);
+        self.signal.notify();
+    }
+
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.signal.notify();
@@ -448,5 +513,7 @@ pub(super) fn answer(ticket: Ticket, reply: &Reply, context: Option<&mut Context
 /// Bytes of a header behind the envelope, which the service writes.
 const BODY: usize = HEADER - overside_service::CONTROL_HEADER;
 
+/// While a device ends what it has.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long a node that ends waits for its disks.
 const END_PATIENCE: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use overside_service::client::{Link as Raw, LinkError as RawError, LinkOptions as RawOptions};
-use overside_vault::server::{About, Access, Keeper, LastWriter, WriterRecord};
+use overside_vault::server::{About, Access, Keeper, LastWriter, Reopened, WriterRecord};
 use overside_verbs::handshake::Key;
 use overside_volume::client::{Link, LinkError, LinkOptions};
 use overside_volume::wire::{
@@ -342,6 +342,13 @@ impl Keeper for Counting {
         node.add(volume, memory()).map_err(|error| error.to_string())?;
         if *what == Alteration::Delete { Err("no".to_owned()) } else { Ok("done".to_owned()) }
     }
+
+    fn replace(&self, volume: &str, old: &str, new: &str) -> (Result<String, String>, Reopened) {
+        self.0.lock().unwrap().push(format!("{volume}: {old} by {new}"));
+        // A volume that is another one, or that is gone, is no volume of these clients.
+        let reopened = if old == "gone" { Err("it is gone".to_owned()) } else { Ok((memory(), About::default())) };
+        (if new == "no" { Err("no".to_owned()) } else { Ok("done".to_owned()) }, reopened)
+    }
 }
 
 fn change(number: u32, what: Alteration) -> Vec<u8> {
@@ -382,6 +389,26 @@ fn a_volume_is_changed_while_nobody_uses_it_and_served_again() {
         let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
         assert_eq!(complete(&mut client, &SystemClock, Work::Flush, PATIENCE).1, Ok(()));
     }
+}
+
+/// What cannot be opened again fails its clients, and others hear why.
+#[test]
+fn a_volume_that_does_not_come_back_from_a_change_ends_for_its_clients() {
+    let (name, keeper) = (fresh_name("shm"), Arc::new(Counting::default()));
+    let _served = serve("shm", &name, memory(), NodeOptions { keeper: Some(keeper), ..NodeOptions::default() });
+    let mut link = raw("shm", &name);
+    let replace = |old: &str, new: &str| change(0, Alteration::Replace { old: old.to_owned(), new: new.to_owned() });
+    let mut client = Link::attach(provider("shm"), &name, "v", LinkOptions::default()).unwrap();
+    let mut flushed = || complete(&mut client, &SystemClock, Work::Flush, PATIENCE).1;
+    let why = changed(&mut link, &replace("a", "no")).unwrap();
+    assert_eq!((why.status, why.text.as_str(), flushed()), (Status::Refused, "no", Ok(())));
+    let why = changed(&mut link, &replace("gone", "b")).unwrap();
+    assert_eq!(why.status, Status::Refused);
+    assert!(why.text.contains("cannot be served: it is gone"), "{}", why.text);
+    assert!(flushed().is_err());
+    assert!(Link::attach(provider("shm"), &name, "v", LinkOptions::default()).is_err());
+    let report = overside_vault::server::status(provider("shm"), &name, "v", PATIENCE).unwrap();
+    assert_eq!((report.volumes.len(), report.volumes[0].reason.as_str()), (1, "it is gone"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod files;
 mod hostile;
 mod killed;
 mod late;
+mod swapped;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::args::{AnyVolume, DeleteVolume, MemberKeys, ReplaceMember, ResizeVolu
 use crate::output::{self, grouped};
 use anyhow::{Result, ensure};
 use overside::vault::home::{Home, HomeError, Place};
-use overside::vault::server::{Keeper, Node};
+use overside::vault::server::{Keeper, Node, Reopened};
 use overside::verbs::SystemClock;
 use overside::verbs::handshake::Key;
 use overside::volume::wire::Alteration;
@@ -131,6 +131,12 @@ impl Keeper for HomeKeeper {
             (Err(error), Ok(done)) => Err(format!("{done}; but it cannot be served: {error}")),
             (Err(_), Err(why)) => Err(why),
         }
+    }
+
+    fn replace(&self, volume: &str, old: &str, new: &str) -> (Result<String, String>, Reopened) {
+        let done = self.changed(volume, &Alteration::Replace { old: old.to_owned(), new: new.to_owned() });
+        let opened = self.home.open_volume(volume, &SystemClock::handle());
+        (done, opened.map(|opened| (opened.device, opened.about)).map_err(|error| error.to_string()))
     }
 }
 
