@@ -67,7 +67,7 @@ pub struct Create {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
     /// What it lies on: files that are not there yet, volumes of other nodes (ADDR/VOLUME), memory, memory:SIZE,
-    /// volatile:SEED:PATH, spindle:10k|15k:PATH.
+    /// volatile:SEED:PATH, spindle:10k|15k:PATH. Behind ADDR/VOLUME, `,key-file=FILE` and `,access-key=FILE` are its own.
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
     pub on: Vec<String>,
     /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each, raid5 stripes and a parity.
@@ -98,10 +98,10 @@ fn layout() -> clap::builder::PossibleValuesParser {
 /// What members on other nodes ask for. The files must stay where they are.
 #[derive(Debug, Args)]
 pub struct MemberKeys {
-    /// A file with the key of members' nodes beyond this host.
+    /// A file with the key of members' nodes beyond this host, where a member has none of its own.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// The key of members' volumes, where their nodes are served with --access.
+    /// The key of members' volumes, where their nodes are served with --access and a member has none of its own.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
 }
@@ -400,7 +400,8 @@ pub struct ReplaceMember {
     /// The member that goes, as `overside volume status` names it.
     #[arg(value_name = "OLD")]
     pub old: String,
-    /// The member that comes: a file that is not there yet, or an empty volume of another node (ADDR/VOLUME).
+    /// The member that comes: a file that is not there yet, or an empty volume of another node (ADDR/VOLUME, and its keys
+    /// as `create --on` has them; unless said those of the old one).
     #[arg(value_name = "NEW")]
     pub new: String,
 }

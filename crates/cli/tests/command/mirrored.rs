@@ -121,3 +121,55 @@ fn members_on_other_nodes_are_asked_for_by_their_keys_and_half_a_volume_leaves_n
     second.start();
     assert!(create(&near, &[&of_second], &[]).status.success(), "a deleted volume's members are free");
 }
+
+/// Two nodes that ask for different keys, and volumes that do.
+#[test]
+fn each_member_may_have_keys_of_its_own() {
+    let mut near = Node::new("shm");
+    let home = near.home();
+    let [one, two, three] = [("one", KEY), ("two", ANOTHER), ("three", THIRD)].map(|(name, key)| near.key(name, key));
+    let access = near.path("access");
+    std::fs::write(&access, "m rw three\n").unwrap();
+    let first = far("tcp", &["--key-file", &one].map(str::to_owned));
+    let second = far("tcp", &["--key-file", &two, "--access", &access].map(str::to_owned));
+    let spare = far("tcp", &["--key-file", &two].map(str::to_owned));
+    let (of_first, of_second, of_spare) = (member(&first), member(&second), member(&spare));
+    let create = |on: &str, key_file: &str| {
+        let given = ["create", "pg", "--size", "4M", "--on", on, "--layout", "raid1", "--home", &home];
+        near.output(&[&given[..], &["--key-file", key_file]].concat())
+    };
+    let told = one_line(&create(&format!("{of_first},{of_second},access-key={three}"), &one));
+    assert!(told.contains("key"), "the second one has another key: {told}");
+    let told = one_line(&create(&format!("key-file={two},{of_first}"), &one));
+    assert!(told.contains("follows no volume of another node"), "{told}");
+    let told = one_line(&create(&format!("{of_first},key-file="), &one));
+    assert!(told.contains("is no key of a member"), "{told}");
+    let made = create(&format!("{of_first},{of_second},key-file={two},access-key={three}"), &one);
+    assert!(made.status.success(), "{made:?}");
+    let written = std::fs::read_to_string(format!("{home}/pg.volume")).unwrap();
+    for line in [&one, &two].map(|key| format!("key-file {key}")).iter().chain(&[format!("access-key {three}")]) {
+        assert_eq!(written.lines().filter(|found| found == line).count(), 1, "by its path, and once: {written}");
+    }
+    assert!([KEY, ANOTHER, THIRD].iter().all(|key| !written.contains(key.trim())), "a key is never written down");
+    near.start();
+    let verified = |near: &Node| {
+        let found = near.json(&["bench", &near.volume(), "--rw", "randrw", "--verify", "--time", "1"]);
+        assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+    };
+    verified(&near);
+    // One whose key is another one takes the place of the first: of files that are keys already, and of no others.
+    let strange = near.path("strange");
+    let by = |key: &str| near.output(&["replace", &near.volume(), &of_first, &format!("{of_spare},key-file={key}")]);
+    let told = one_line(&by(&strange));
+    assert!(told.contains("no member with the key"), "{told}");
+    let done = by(&two);
+    assert!(done.status.success(), "{done:?}");
+    until("the new member has what the other has", || near.status()["state"] == "ok");
+    drop(first);
+    verified(&near);
+    near.end();
+    near.start();
+    verified(&near);
+}
+
+const THIRD: &str = "5e0f6b1d9a47c3825b6e1f08d7a94c3be2f1706d58b9a4c0371e6f82d5c9ba47";

@@ -135,6 +135,17 @@ impl Home {
         members.any(|(place, _)| place.path().and_then(Path::parent) == Some(folder))
     }
 
+    /// Whether a member of any volume has this file as a key.
+    pub fn has_key(&self, file: &Path) -> bool {
+        let descriptions = self.list().unwrap_or_default();
+        let descriptions = descriptions.iter().filter_map(|name| self.description(name).ok());
+        let mut members = descriptions.flat_map(|description| description.members);
+        members.any(|(place, _)| match place {
+            Place::Remote(remote) => [remote.key_file, remote.access_key].iter().flatten().any(|key| key == file),
+            _ => false,
+        })
+    }
+
     /// What is written down of a volume, once what was begun is finished.
     pub(super) fn ready(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Description, HomeError> {
         let description = self.description(name)?;

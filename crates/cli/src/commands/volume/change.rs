@@ -1,6 +1,6 @@
 //! `overside volume resize`, `overside volume replace` and `overside volume delete`
 
-use super::create::place;
+use super::create::{KEYS, place};
 use super::{home, named};
 use crate::args::{AnyVolume, DeleteVolume, MemberKeys, ReplaceMember, ResizeVolume};
 use crate::output::{self, grouped};
@@ -29,14 +29,20 @@ pub fn resize(args: &ResizeVolume) -> Result<()> {
 /// # Errors
 /// It is in use, cannot do without the member, or the new one cannot be made.
 pub fn replace(args: &ReplaceMember) -> Result<()> {
-    let new = match place(&args.new, &keys(&args.of))? {
+    let none = MemberKeys { key_file: None, access_key: None };
+    let new = match place(&args.new, &none)? {
         // The node may have another folder.
-        Place::File(path) => Place::File(std::path::absolute(path)?),
-        Place::Volatile { seed, path } => Place::Volatile { seed, path: std::path::absolute(path)? },
-        Place::Spindle { kind, path } => Place::Spindle { kind, path: std::path::absolute(path)? },
-        other => other,
+        Place::File(path) => Place::File(std::path::absolute(path)?).to_string(),
+        Place::Volatile { seed, path } => Place::Volatile { seed, path: std::path::absolute(path)? }.to_string(),
+        Place::Spindle { kind, path } => Place::Spindle { kind, path: std::path::absolute(path)? }.to_string(),
+        Place::Remote(remote) => {
+            let keys = KEYS.iter().zip([&remote.key_file, &remote.access_key]);
+            let own = keys.filter_map(|(word, file)| Some(format!(",{word}{}", file.as_ref()?.display())));
+            format!("{remote}{}", own.collect::<String>())
+        }
+        other => other.to_string(),
     };
-    carry_out(&args.of, Alteration::Replace { old: args.old.clone(), new: new.to_string() })
+    carry_out(&args.of, Alteration::Replace { old: args.old.clone(), new })
 }
 
 /// Deletes a volume and its members.
@@ -146,10 +152,19 @@ impl HomeKeeper {
         changed(&self.home, volume, what, &none).map_err(|error| format!("{error:#}"))
     }
 
-    /// Whoever may change a volume is not to make files all over the host.
+    /// Whoever may change a volume is not to make files all over the host, or to use its keys.
     fn is_place(&self, new: &str) -> Result<(), String> {
         let none = MemberKeys { key_file: None, access_key: None };
         let place = place(new, &none).map_err(|error| format!("{error:#}"))?;
+        if let Place::Remote(remote) = &place {
+            let own = [&remote.key_file, &remote.access_key].into_iter().flatten();
+            if let Some(file) = own.into_iter().find(|file| !self.home.has_key(file)) {
+                return Err(format!(
+                    "the node has no member with the key {}; give it with the node ended: `overside volume replace NAME OLD NEW`",
+                    file.display()
+                ));
+            }
+        }
         let Some(path) = place.path() else { return Ok(()) };
         let folder: PathBuf = path.parent().map(Path::to_path_buf).unwrap_or_default();
         if path.is_absolute() && self.home.has_members_in(&folder) {

@@ -23,7 +23,8 @@ pub fn run(args: &Create) -> Result<()> {
         args.stripe.is_none() || is_striped,
         "--stripe means nothing without --layout raid0 or raid5; give both, or neither"
     );
-    let members = args.on.iter().map(|member| place(member, &args.keys)).collect::<Result<Vec<_>>>()?;
+    let on = with_their_keys(&args.on)?;
+    let members = on.iter().map(|member| place(member, &args.keys)).collect::<Result<Vec<_>>>()?;
     let mut id = [0; 16];
     SystemClock.fill(&mut id)?;
     let stripe = if is_striped { args.stripe.unwrap_or(STRIPE_BYTES) as u64 } else { 0 };
@@ -36,7 +37,7 @@ pub fn run(args: &Create) -> Result<()> {
             "volume": args.name,
             "bytes": args.size,
             "layout": layout.name(),
-            "members": args.on,
+            "members": on,
             "files": args.files,
             "home": home.folder(),
         });
@@ -46,7 +47,27 @@ pub fn run(args: &Create) -> Result<()> {
     output::line(&format!("{} of {bytes} bytes is made ({}); it is written down in {folder}", args.name, layout.name()))
 }
 
-/// What a member is.
+/// What was given of each member: its keys follow it.
+fn with_their_keys(on: &[String]) -> Result<Vec<String>> {
+    let mut members: Vec<String> = Vec::new();
+    for text in on {
+        if !KEYS.iter().any(|word| text.starts_with(word)) {
+            members.push(text.clone());
+            continue;
+        }
+        let of = members.last_mut().filter(|member| is_remote(member));
+        let of = of.with_context(|| format!("{text} follows no volume of another node; write ADDR/VOLUME,{text}"))?;
+        of.push(',');
+        of.push_str(text);
+    }
+    Ok(members)
+}
+
+fn is_remote(member: &str) -> bool {
+    member.split_once(':').is_some_and(|(kind, _)| Transport::names().any(|name| name == kind))
+}
+
+/// What a member is. Behind a volume of another node, its own keys may follow.
 pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
     ensure!(!text.is_empty(), "a member is empty; write the path of a file, or ADDR/VOLUME");
     if text == "memory" {
@@ -72,15 +93,26 @@ pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
             ensure!(!path.is_empty(), "spindle:{}: names no file; write spindle:{0}:PATH", kind.name());
             Ok(Place::Spindle { kind, path: path.into() })
         }
-        Some((kind, _)) if Transport::names().any(|name| name == kind) => {
-            let (address, volume) = named(text)?;
+        Some(_) if is_remote(text) => {
+            let mut words = text.split(',');
+            let (address, volume) = named(words.next().unwrap_or_default())?;
             address.parse::<Address>()?;
+            let mut own = [&keys.key_file, &keys.access_key].map(Clone::clone);
+            for word in words {
+                let found = (0..KEYS.len()).find_map(|at| Some((at, word.strip_prefix(KEYS[at])?)));
+                let (at, file) = found.filter(|(_, file)| !file.is_empty()).with_context(|| {
+                    format!("{word} is no key of a member; write ADDR/VOLUME,key-file=FILE,access-key=FILE")
+                })?;
+                own[at] = Some(file.into());
+            }
             let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
-            let (key_file, access_key) = (absolute(&keys.key_file)?, absolute(&keys.access_key)?);
+            let (key_file, access_key) = (absolute(&own[0])?, absolute(&own[1])?);
             Ok(Place::Remote(RemotePlace { address: address.into(), volume: volume.into(), key_file, access_key }))
         }
         _ => Ok(Place::File(text.into())),
     }
 }
 
+/// A member's own keys: of its node, of its volume.
+pub(super) const KEYS: [&str; 2] = ["key-file=", "access-key="];
 const STRIPE_BYTES: usize = 64 << 10;
