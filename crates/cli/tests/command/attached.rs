@@ -198,13 +198,15 @@ fn fio(uri: &str, seed: u64) -> Option<Child> {
     Some(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-/// Its program's I/O waits, and every byte that it wrote is there.
+/// Its program's I/O waits, and every byte that it wrote is there. The node is killed so often, or as often as
+/// `OVERSIDE_KILL_ROUNDS` says.
 fn goes_on(what: &str, options: &[&str], kills: u64) {
+    let kills = std::env::var("OVERSIDE_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(kills);
     let volume = Volume::new(what, "32M");
     let mut node = Some(volume.serve(options));
     let attached = volume.attach("v.sock", &["--json"]);
     let said: serde_json::Value = serde_json::from_str(&attached.said).unwrap();
-    let (mut killed, mut seed, limit) = (0, 1, Instant::now() + PATIENCE * 3);
+    let (mut killed, mut seed, limit) = (0, 1, Instant::now() + PATIENCE * (3 + kills as u32));
     while killed < kills {
         let Some(mut running) = fio(said["nbd"].as_str().unwrap(), seed) else { return };
         // At another moment of each life of the node.
