@@ -559,10 +559,10 @@ Examples:
   overside volume detach pg.img --json";
 
 const RESIZE: &str = "\
-Make a volume of files larger; what is new reads as zeros, and no volume becomes smaller. A volume that a client has attached is
-refused, and the client named. By ADDR/NAME the node that serves it carries it out and serves it on; by NAME alone nobody may
-serve it. What breaks off in the middle is finished when the volume is opened next. A volume may grow to 16 times the size that
-it was made with.";
+Make a volume larger; what is new reads as zeros, and no volume becomes smaller. A volume that a client has attached is refused,
+and the client named. By ADDR/NAME the node that serves it carries it out and serves it on; by NAME alone nobody may serve it.
+Members on other nodes grow first, by their nodes; one that does not is named. Memory does not grow. What breaks off in the
+middle is finished when the volume is opened next. A volume of files may grow to 16 times the size that it was made with.";
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   overside volume resize shm:vault/pg --size 4G

@@ -122,6 +122,55 @@ fn members_on_other_nodes_are_asked_for_by_their_keys_and_half_a_volume_leaves_n
     assert!(create(&near, &[&of_second], &[]).status.success(), "a deleted volume's members are free");
 }
 
+/// Members on other nodes grow first, or it is said which one does not, and by how much it is too small.
+#[test]
+fn a_volume_grows_with_its_members_on_other_nodes() {
+    let mut near = Node::new("shm");
+    let (home, key) = (near.home(), near.key("key", KEY));
+    let (first, second) = (far("shm", &[]), far("tcp", &["--key-file", &key].map(str::to_owned)));
+    let on = [member(&first), member(&second)].join(",");
+    near.ok(&["create", "pg", "--size", "4M", "--on", &on, "--layout", "raid1", "--key-file", &key, "--home", &home]);
+    near.start();
+    let verified = |near: &Node, rw: &str| {
+        let found = near.json(&["bench", &near.volume(), "--rw", rw, "--verify", "--time", "1"]);
+        assert_eq!((&found["corrupt"], &found["errors"]), (&0.into(), &0.into()), "{found}");
+    };
+    verified(&near, "randwrite");
+    near.ok(&["resize", &near.volume(), "--size", "12M"]);
+    let status = near.status();
+    assert!(status["bytes"].as_u64() >= Some(12 << 20) && status["state"] == "ok", "{status}");
+    for (far, keys) in [(&first, &[][..]), (&second, &["--key-file", &key])] {
+        let report = far.json(&[&["status", &member(far)], keys].concat());
+        assert!(report["volumes"][0]["bytes"].as_u64() > Some(12 << 20), "{report}");
+    }
+    verified(&near, "randread");
+    verified(&near, "randrw");
+    near.kill();
+    near.start();
+    verified(&near, "randrw");
+    assert_eq!(near.json(&["check", &near.volume()])["left"], 0);
+    // The room that there is is enough.
+    near.ok(&["resize", &near.volume(), "--size", &((12 << 20) + 4096).to_string()]);
+    near.end();
+    // One that cannot grow keeps all as they are.
+    let mut third = Node::new("shm");
+    third.ok(&["create", "m", "--size", "4M", "--on", "memory", "--home", &third.home()]);
+    third.start();
+    near.ok(&[
+        "create",
+        "last",
+        "--size",
+        "2M",
+        "--on",
+        &format!("{},{}", near.path("x"), member(&third)),
+        "--home",
+        &home,
+    ]);
+    let told = near.fails(&["resize", "last", "--size", "16M", "--home", &home]);
+    assert!(told.contains(&member(&third)) && told.contains("would need") && told.contains("lies on memory"), "{told}");
+    near.ok(&["resize", "last", "--size", "3M", "--home", &home]);
+}
+
 /// Two nodes that ask for different keys, and volumes that do.
 #[test]
 fn each_member_may_have_keys_of_its_own() {

@@ -6,7 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use overside_disk::BLOCK_BYTES;
@@ -16,7 +16,7 @@ use overside_volume::SumPlaces;
 use super::assemble::{assemble, format_intents, member_bytes, open_member};
 use super::description::Description;
 use super::repair::{close, superblock};
-use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Made, Place, Superblock, make_place, of};
+use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Made, Place, Superblock, make_place, of, remote};
 
 impl Home {
     /// Makes a volume larger that nobody serves. What is new reads as zeros.
@@ -33,20 +33,25 @@ impl Home {
             )));
         }
         self.close(name, &description, clock)?;
-        let lengths = self.lengths(&description, bytes)?;
-        for (path, _, superblock, member_bytes) in &lengths {
+        let lengths = self.lengths(&description, bytes, clock)?;
+        for Growing { place, superblock, bytes: member_bytes, .. } in &lengths {
+            let Some(path) = place.path() else { continue };
             let room = superblock.sums_bytes;
             if room != 0 && room < SumPlaces::table_bytes(*member_bytes) {
                 let why = "has no room for so many checksums: it was made for a smaller volume; copy it to a new one";
-                return Err(HomeError::Member { path: path.clone(), why: why.to_owned() });
+                return Err(HomeError::Member { path: path.to_path_buf(), why: why.to_owned() });
             }
             if superblock.sums().is_some_and(|places| !is_still(path, places)) {
                 return Err(refused("is not settled yet; serve it, and try again later".to_owned()));
             }
         }
         // Longer files do no harm, whatever comes.
-        for (path, _, superblock, member_bytes) in &lengths {
+        for Growing { place, superblock, bytes: member_bytes, .. } in &lengths {
             let end = superblock.data_start().saturating_add(*member_bytes);
+            if let Place::Remote(remote) = place {
+                remote::make_room(self.around(clock).0, remote, end)?;
+            }
+            let Some(path) = place.path() else { continue };
             let file = OpenOptions::new().write(true).open(path).map_err(of(path))?;
             file.set_len(end.max(file.metadata().map_err(of(path))?.len())).map_err(of(path))?;
         }
@@ -160,7 +165,7 @@ impl Home {
     fn close(&self, name: &str, description: &Description, clock: &Arc<dyn Clock>) -> Result<(), HomeError> {
         let path = self.path(name);
         // Who changes a volume that is served hears so soon. What else is wrong with members is found below.
-        drop(super::remote::hold(description, &path, clock, DELETE_PATIENCE)?);
+        drop(remote::hold(description, &path, clock, DELETE_PATIENCE)?);
         for (number, (place, _)) in description.members.iter().enumerate() {
             let opened = place.path().map(|path| open_member(path, description, number, DELETE_PATIENCE));
             if let Some(Err(error @ HomeError::InUse(_))) = opened {
@@ -178,30 +183,37 @@ impl Home {
         }
     }
 
-    /// Members that grow: their files, numbers, what they say of themselves, and the bytes that they will have.
     fn lengths(
         &self,
         description: &Description,
         bytes: u64,
-    ) -> Result<Vec<(PathBuf, usize, Superblock, u64)>, HomeError> {
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Vec<Growing>, HomeError> {
         let wrong = |place: &Place, why: &str| HomeError::Member { path: place.named(), why: why.to_owned() };
         let mut lengths = Vec::new();
         for (number, (place, _)) in description.members.iter().enumerate() {
-            let path = place.path().ok_or_else(|| wrong(place, "does not grow: only volumes of files do"))?;
             if description.stale.contains(&number) {
                 return Err(wrong(place, "has missed writes; wait until the volume is ok, or replace it"));
             }
-            // Nobody else has it.
-            let (_, found) = open_member(path, description, number, DELETE_PATIENCE)?;
-            lengths.push((path.to_path_buf(), number, found.clone(), found.member_bytes));
+            let superblock = match place {
+                Place::Remote(remote) => {
+                    remote::superblock(self.around(clock).0, remote, (description.id, number), &**clock)?
+                }
+                _ => {
+                    let path = place.path().ok_or_else(|| wrong(place, "does not grow: memory has no more room"))?;
+                    // Nobody else has it.
+                    open_member(path, description, number, DELETE_PATIENCE)?.1
+                }
+            };
+            lengths.push(Growing { place: place.clone(), number, bytes: superblock.member_bytes, superblock });
         }
         if description.layout == LayoutKind::Concat {
             // What lies on the others stays where it is.
-            let others = lengths.iter().rev().skip(1).fold(0u64, |sum, (.., bytes)| sum.saturating_add(*bytes));
+            let others = lengths.iter().rev().skip(1).fold(0u64, |sum, other| sum.saturating_add(other.bytes));
             lengths.drain(..lengths.len().saturating_sub(1));
-            if let Some((.., last)) = lengths.last_mut() {
+            if let Some(last) = lengths.last_mut() {
                 let whole = bytes.saturating_sub(others).checked_next_multiple_of(BLOCK_BYTES as u64);
-                *last = whole.unwrap_or(u64::MAX).max(*last);
+                last.bytes = whole.unwrap_or(u64::MAX).max(last.bytes);
             }
             return Ok(lengths);
         }
@@ -209,17 +221,25 @@ impl Home {
         let (layout, stripe, id) = (description.layout, description.stripe, description.id);
         let needed =
             super::member_bytes(&Creation { name: String::new(), bytes, members, layout, stripe, id, files: None });
-        lengths.iter_mut().for_each(|(.., bytes)| *bytes = needed.max(*bytes));
+        lengths.iter_mut().for_each(|growing| growing.bytes = needed.max(growing.bytes));
         Ok(lengths)
     }
 
     /// Carries out what is written down: members first, then that it is done.
     fn grow(&self, name: &str, description: &Description, clock: &Arc<dyn Clock>) -> Result<(), HomeError> {
         let Some(bytes) = description.grows else { return Ok(()) };
-        for (path, number, superblock, member_bytes) in self.lengths(description, bytes)? {
-            let (_locked, _) = open_member(&path, description, number, DELETE_PATIENCE)?;
-            let generation = superblock.generation + 1;
+        let _held = remote::hold(description, &self.path(name), clock, DELETE_PATIENCE)?;
+        let mut larger = Description { grows: None, bytes, ..description.clone() };
+        for Growing { place, number, superblock, bytes: member_bytes } in self.lengths(description, bytes, clock)? {
+            let (generation, before) = (superblock.generation + 1, superblock.member_bytes);
             let grown = Superblock { generation, member_bytes, volume_bytes: bytes, ..superblock };
+            if let Place::Remote(remote) = &place {
+                remote::grow(self.around(clock).0, remote, (description.id, number), (before, &grown), &**clock)?;
+                larger.members[number].1 = member_bytes;
+                continue;
+            }
+            let Some(path) = place.path().map(Path::to_path_buf) else { continue };
+            let (_locked, _) = open_member(&path, description, number, DELETE_PATIENCE)?;
             let file = OpenOptions::new().write(true).open(&path).map_err(of(&path))?;
             let end = grown.data_start().saturating_add(member_bytes);
             file.set_len(end.max(file.metadata().map_err(of(&path))?.len())).map_err(of(&path))?;
@@ -238,10 +258,20 @@ impl Home {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(of(&intents)(error)),
                 _ => {}
             }
-            format_intents(description, &intents, clock)?;
+            format_intents(&larger, &intents, clock)?;
         }
-        Description { grows: None, bytes, ..description.clone() }.publish(&self.path(name))
+        larger.publish(&self.path(name))
     }
+}
+
+/// A member that grows.
+struct Growing {
+    place: Place,
+    number: usize,
+    /// What it says of itself.
+    superblock: Superblock,
+    /// The bytes that it will have.
+    bytes: u64,
 }
 
 /// Whether no region's sums may be older than its bytes.

@@ -40,6 +40,12 @@ pub trait Reach: Send + Sync + fmt::Debug {
     /// Why not, and what to do, in a line.
     fn attach(&self, place: &RemotePlace, options: LinkOptions) -> Result<Volume, String>;
 
+    /// Has its node make a volume larger that nobody uses.
+    ///
+    /// # Errors
+    /// Why not, and what to do, in a line.
+    fn resize(&self, place: &RemotePlace, bytes: u64) -> Result<(), String>;
+
     /// Where its connections' threads come from.
     fn threads(&self) -> Arc<dyn Threads>;
 }
@@ -218,6 +224,71 @@ pub(super) fn make(
     let made = made();
     volume.close(GOODBYE_PATIENCE);
     made.map_err(wrong)
+}
+
+/// What a member on another node says of itself.
+pub(super) fn superblock(
+    reach: Reached<'_>,
+    place: &RemotePlace,
+    (id, number): ([u8; 16], usize),
+    clock: &dyn Clock,
+) -> Result<Superblock, HomeError> {
+    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
+    let mut volume = reach.attach(place, LinkOptions { role: Role::Reader, ..link() }).map_err(&wrong)?;
+    let found = look(&mut volume, clock);
+    volume.close(GOODBYE_PATIENCE);
+    let found = found.map_err(&wrong)?.filter(|found| found.id == id && usize::from(found.member) == number);
+    found.ok_or_else(|| wrong("belongs to another volume, or to another place in this one".to_owned()))
+}
+
+/// A volume of another node gets room for so many bytes, where it has fewer.
+pub(super) fn make_room(reach: Reached<'_>, place: &RemotePlace, bytes: u64) -> Result<(), HomeError> {
+    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
+    let room = || -> Result<u64, String> {
+        let volume = reach.attach(place, LinkOptions { role: Role::Reader, ..link() })?;
+        let room = volume.geometry().bytes;
+        volume.close(GOODBYE_PATIENCE);
+        Ok(room)
+    };
+    let before = room().map_err(&wrong)?;
+    if before >= bytes {
+        return Ok(());
+    }
+    let small = |why: String| {
+        wrong(format!(
+            "has {before} bytes, and would need {bytes}; `overside volume resize` it on its node first: {why}"
+        ))
+    };
+    reach.resize(place, bytes).map_err(small)?;
+    let after = room().map_err(&wrong)?;
+    if after >= bytes { Ok(()) } else { Err(small(format!("it has {after} bytes now"))) }
+}
+
+/// A member on another node becomes larger, which has the room. What is new reads as zeros.
+pub(super) fn grow(
+    reach: Reached<'_>,
+    place: &RemotePlace,
+    member: ([u8; 16], usize),
+    (before, grown): (u64, &Superblock),
+    clock: &dyn Clock,
+) -> Result<(), HomeError> {
+    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
+    let mut volume = attach(&**reach, place, member, grown.member_bytes, link(), clock).map_err(&wrong)?;
+    let mut larger = || {
+        if before < grown.member_bytes {
+            let (at, length) = (grown.data_start() + before, grown.member_bytes - before);
+            for work in [Work::Discard { at, length }, Work::Flush] {
+                complete(&mut volume, clock, work, DISK_PATIENCE).1.map_err(|error| error.to_string())?;
+            }
+        }
+        write(&mut volume, &grown.bytes(), clock)
+    };
+    let larger = larger();
+    volume.close(GOODBYE_PATIENCE);
+    larger.map_err(wrong)
 }
 
 /// It is a member no more, and empty where its superblock was.
