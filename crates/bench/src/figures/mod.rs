@@ -272,6 +272,7 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
         messages::ROLE => Some(messages::answer(arguments)),
         sockets::ROLE => Some(sockets::program(arguments)),
         tables::ROLE => Some(tables::serve(arguments)),
+        costs::traffic::ROLE => Some(costs::traffic::send(arguments)),
         blocks::ROLE => Some(blocks::serve(arguments)),
         _ => None,
     }

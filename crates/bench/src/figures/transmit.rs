@@ -266,8 +266,6 @@ fn one(
         let point = Point::of(series(*way, record_bytes, clients), cell.message_bytes() as u64, rounds, &limits);
         let preparing = Spread::of(&shares[at]).median;
         figure.record(format!("preparing, share of time: {}", point.series), point.x, std::mem::take(&mut shares[at]));
-        let traffic = if sides[at].copied_share() > 0.5 { 4.0 } else { 2.0 };
-        let traffic = traffic * point.bytes_per_s;
         figure.points.push(
             point
                 .with("way", way.name())
@@ -275,8 +273,7 @@ fn one(
                 .with("records_per_send", per_send)
                 .with("clients", clients)
                 .with("copied_share", sides[at].copied_share())
-                .with(PREPARING, preparing)
-                .with(TRAFFIC, traffic),
+                .with(PREPARING, preparing),
         );
     }
     Ok(())
@@ -337,7 +334,6 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
     let mut throughput = chart("throughput (GB/s)");
     let mut sender = chart("CPU of the sender (ns per byte)").logarithmic();
     let mut both = chart("CPU of both ends (ns per byte)").logarithmic();
-    let mut traffic = chart("memory traffic, computed (GB/s)");
     for (colour, (way, record_bytes)) in curve_list().enumerate() {
         let points = figure.curve(&series(way, record_bytes, clients));
         let label = format!("{} {record_bytes} B", way.name());
@@ -345,7 +341,6 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
         throughput.add(Curve::of(&label, colour, points.clone(), |p| p.spread.bytes_per_s, 1e-9));
         sender.add(Curve::values(&label, colour, values(&|p| p.sender_work_ns_per_byte)));
         both.add(Curve::of(&label, colour, points.clone(), |p| p.spread.both_cpu_ns_per_byte, 1.0));
-        traffic.add(Curve::values(&label, colour, values(&|p| p.label(TRAFFIC) / 1e9)));
     }
     for (colour, record_bytes) in DRAWN.into_iter().enumerate() {
         let points = figure.curve(&series(TransmitWay::CopyOut, record_bytes, clients));
@@ -374,12 +369,6 @@ fn throughput_charts(figure: &mut Figure, clients: usize, who: &str) {
     }
     let caption = format!("Processor time of both ends for a byte with {who}, empty polling included; log axes.");
     figure.charts.push((curves(&both), caption));
-    if clients == 1 {
-        let caption = "Memory traffic, <b>computed</b> and not measured (this needs hardware counters): each copy reads and writes \
-                       every byte once, caches not considered. Copy-out copies once more than gathering."
-            .to_owned();
-        figure.charts.push((curves(&traffic), caption));
-    }
 }
 
 fn curve_list() -> impl Iterator<Item = (TransmitWay, usize)> {
@@ -436,7 +425,6 @@ pub(super) fn distinct(values: impl Iterator<Item = usize>) -> Vec<usize> {
 const PREPARING: &str = "preparing_share";
 /// A prime, so that it falls on all places of a batch.
 const TIMED_EVERY: u64 = 13;
-const TRAFFIC: &str = "memory_traffic_bytes_per_s_computed";
 const CLIENTS: [usize; 2] = [1, 15];
 /// Record sizes that are drawn, as the paper's.
 const DRAWN: [usize; 2] = [128, 1024];

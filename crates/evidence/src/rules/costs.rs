@@ -61,6 +61,14 @@ pub(super) const RULES: &[Rule] = &[
         ],
     ),
     rule(
+        "TC-C26",
+        // A read and a write of every byte. Counted, so exact.
+        &[
+            count("what copying records of 128 B adds, bytes of memory traffic a byte sent", ADDED, 128, TWICE),
+            count("… of 1024 B", ADDED, 1024, TWICE),
+        ],
+    ),
+    rule(
         "DR-C38",
         &[
             count("a shuffle by order to 8: fragments a value", "fragments a value: shuffle by order", 8, AtLeast(0.1)),
@@ -78,6 +86,8 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const PACKING: [&str; 2] = ["packing, bytes/s: pages of 4 KiB", "packing, bytes/s: pages of 2 MiB"];
+const ADDED: &str = "memory traffic that copying adds";
+const TWICE: Wanted = Within(1.8, 2.2);
 const HELD: [&str; 2] = ["page held, ns: pages of 4 KiB", "page held, ns: pages of 2 MiB"];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {

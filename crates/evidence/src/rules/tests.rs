@@ -235,6 +235,17 @@ fn requests_that_scans_do_not_disturb_differ() {
     assert_eq!(said(9e4, 8e3), [Says::Differs, Says::Agrees, Says::Agrees]);
 }
 
+/// Buffers that stay in the cache cost memory the reads alone.
+#[test]
+fn copies_that_add_one_read_differ_from_twice_the_rate() {
+    let said = |added: f64| {
+        let exact = |x: u64| json!({"series": "memory traffic that copying adds", "x": x, "exact": added});
+        let figure = json!({"figure": "costs", "measured": [exact(128), exact(1024)]});
+        judge(&figure).unwrap().iter().find(|one| one.claim == "TC-C26").unwrap().verdict
+    };
+    assert_eq!((said(2.0), said(1.0), said(3.0)), (Says::Agrees, Says::Differs, Says::Differs));
+}
+
 /// Where gathering rows through an index is faster, copying them out is not.
 #[test]
 fn an_index_through_which_gathering_is_faster_differs() {

@@ -1,9 +1,10 @@
 //! `costs`: what stands behind the papers' arguments: what registering memory takes, how long a page is held while it is sent,
-//! what of a round trip is the kernel's, and how the fragments of TPC-H's own shuffles and projections lie.
+//! what of a round trip is the kernel's, what copying asks of memory, and how the fragments of TPC-H's own shuffles and projections lie.
 
 mod fragments;
 mod kernel;
 mod pages;
+pub(super) mod traffic;
 
 use super::{
     Setting,
@@ -29,15 +30,19 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     holding(setting, &mut sender, &region, &mut figure)?;
     pages::measure(setting, &mut sender, &region, &mut figure)?;
     kernel::measure(setting, &mut figure)?;
+    traffic::measure(setting, &mut figure)?;
     let fragments = fragments::count(&mut figure)?;
     figure.text = "Registering is register and deregister of memory that is there, beside copying as many bytes. A page is held from the post \
          of its gather list to the completion, one page at a time; what that saves is the copy into a transmit buffer. The kernel's share is \
-         sampled in ticks of 10 ms over both ends of a round trip, which are threads of this process. Fragments are counted by gap analysis: of a \
+         sampled in ticks of 10 ms over both ends of a round trip, which are threads of this process. Memory traffic is counted by the cache \
+         simulation of valgrind, where that is installed: lines that the sender's processor gets from memory and writes back, for records that \
+         no cache holds; what a device reads is not in it. Fragments are counted by gap analysis: of a \
          column of lineitem whose rows go where a hash of a join's key says, and of rows of which a query's columns are projected."
         .into();
     figure.tables.push(times(&figure));
     figure.tables.push(pages::table(&figure));
     figure.tables.push(kernel::table(&figure));
+    figure.tables.push(traffic::table(&figure));
     figure.tables.push(fragments);
     Ok(figure)
 }
