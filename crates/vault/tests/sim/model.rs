@@ -33,7 +33,7 @@ struct Sector {
     pending: BTreeSet<u64>,
     /// How often it was written, or may have changed.
     changes: u64,
-    /// How often it had when the power went last and nobody made that good.
+    /// How often it had when a write last came to nothing: the power went and nobody made that good, or it failed.
     lost: u64,
     /// The client that wrote it last is alive, and writes it again when the node comes back without it.
     is_kept: bool,
@@ -104,6 +104,8 @@ impl Model {
             sector.pending.remove(&version);
             sector.may_be = &sector.may_be | &sector.may_stay;
             sector.changes += 1;
+            // A READ may have waited behind it.
+            sector.lost = sector.changes;
         }
     }
 
@@ -141,7 +143,7 @@ impl Model {
         let mut sector = state.sectors.get(&number).cloned().unwrap_or_default();
         let fits = |versions: &BTreeSet<u64>| versions.iter().any(|version| state.content(*version) == found);
         let now = sector.changes == *changes;
-        // The power went while it was under way.
+        // The power went while it was under way, or the write before it failed.
         let was_lost = sector.lost > *changes && fits(&sector.may_stay);
         if !if now { fits(&sector.may_be) } else { fits(before) || was_lost } {
             let text = format!("sector {number} is {found}; it may be {before:?}, now {sector:?}");
