@@ -1,4 +1,7 @@
-//! `consolidate`: what chains of deltas save and cost (to-copy §5.4), and what a client that stalls holds back (§5.5).
+//! `consolidate`: what chains of deltas save and cost (to-copy §5.4), what a client that stalls holds back (§5.5), and what it saves to
+//! update nothing in place (§4.1).
+
+mod in_place;
 
 use super::{
     Setting,
@@ -297,6 +300,10 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         let mut limit = |ns| ring.limit(&mut pages, 1, ns);
         mixed(setting, &mut figure, &mut sender, &mut table, *chain, &pool, &mut limit)?;
     }
+    let beside = Table::new(&sender, rows.min(BESIDE_ROWS), 8)?;
+    sender.connect(1, BUFFER_BYTES, POOL_BUFFERS)?;
+    in_place::measure(setting, &mut figure, &mut sender, &beside)?;
+    drop(beside);
     let held = stalled(&mut sender, rows)?;
     figure.more.insert("stalled".into(), json!(held));
     for held in &held {
@@ -439,6 +446,7 @@ fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
          transmission together. Page and deltas are sent as they lie; copy-out packs the merged rows. What arrives is compared \
          with what was sent, outside of the timing."
     );
+    figure.tables.push(in_place::lines(figure));
     let mut updates = Curves::new("million updates a second", "deltas before a page is consolidated", Scale::Log);
     for (colour, name) in ["updates", "updates of one page"].into_iter().enumerate() {
         let points = figure.curve(name);
@@ -493,6 +501,8 @@ const PAGES_EACH: usize = 4;
 /// As long as the table server's, which packs two pages into one.
 const SERVER_BUFFER_BYTES: usize = 36 << 10;
 const CHECKED: u64 = 40;
+/// Of the tree that is changed by one thread and scanned by another.
+const BESIDE_ROWS: u64 = 100_000;
 /// Chains that a page gets in the warm-up, on average: with one, pages would still be consolidated in step.
 const WARM_CHAINS: u64 = 3;
 const SEGMENT_BYTES: usize = 16 << 20;
