@@ -261,6 +261,12 @@ pub struct Run {
     /// Print where the library lies, for LD_PRELOAD in a service file, and run nothing.
     #[arg(long)]
     pub print_library: bool,
+    /// Keep the program's data files below the folder PREFIX on a volume that was made with --files, of a node on this host.
+    #[arg(long, value_name = "PREFIX=ADDR/NAME", conflicts_with = "print_library")]
+    pub volume: Option<String>,
+    /// With --volume: fence the client off that writes the volume now.
+    #[arg(long, requires = "volume")]
+    pub take_over: bool,
     /// The program and its arguments.
     #[arg(
         trailing_var_arg = true,

@@ -13,7 +13,7 @@ use overside_transfer::{Buffers, Channel, Error as TransferError, Listener, Opti
 use overside_vault::server::{Node, Served, change, status};
 use overside_verbs::Provider;
 use overside_verbs::handshake::{Key, NEEDS_KEY};
-use overside_volume::client::{Link, LinkOptions, Volume};
+use overside_volume::client::{Files, Link, LinkOptions, Volume};
 use overside_volume::wire::{Alteration, Report};
 
 use crate::{Address, AddressError, Error, Network, Prices, Transport};
@@ -217,6 +217,19 @@ impl Builder {
         let process = if options.process == 0 { std::process::id() } else { options.process };
         let options = LinkOptions { process, ..options };
         Ok(Link::attach(address.provider(&self.network)?, address.name(), name, options)?)
+    }
+
+    /// Files on a volume of the node there that keeps some.
+    ///
+    /// # Errors
+    /// As [`volume`](Self::volume).
+    pub fn files(self, name: &str, options: LinkOptions) -> Result<Files, Error> {
+        self.refuse_fields_of_channels()?;
+        let address = self.only_address()?;
+        self.check(std::slice::from_ref(&address), false)?;
+        let process = if options.process == 0 { std::process::id() } else { options.process };
+        let options = LinkOptions { process, ..options };
+        Ok(Files::attach(address.provider(&self.network)?, address.name(), name, options)?)
     }
 
     /// How the node there does, and its volumes: one by its name, or where the name is empty all of them.

@@ -42,6 +42,7 @@ pub(crate) extern "C" fn prepare() {
             }
         }
         PARENT.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+        crate::files::prepare();
         // In the order in which locks are taken.
         if table::keep(put_in_order) {
             sets::prepare();
@@ -76,6 +77,7 @@ pub(crate) extern "C" fn parent() {
         sets::adopt();
         table::let_go();
     }
+    crate::files::parent();
     policy::fork_ends();
 }
 
@@ -103,6 +105,7 @@ pub(crate) extern "C" fn child() {
     }
     policy::in_child();
     table::adopt();
+    crate::files::in_child();
     own::in_child();
     // Who cannot see the parent (it has ended, or has another view of processes) cannot tell whether it still lives.
     let sees_parent =
@@ -175,11 +178,13 @@ pub(crate) fn leave(held: &mut LockHeld<'_>) {
 /// A vfork child calls this in its parent's memory, which stands still meanwhile; connections that go on into the new program
 /// are the kernel's for the parent too.
 pub(crate) fn before_exec(reason: &'static str) {
+    errno::kept(crate::files::before_exec);
     give_up_inherited(reason, Reader::Stranger, |_| {});
 }
 
 /// Starts a program beside this one. What it would read wrongly it does not inherit.
 pub(crate) fn beside<T>(reason: &'static str, start: impl FnOnce() -> T) -> T {
+    errno::kept(crate::files::before_spawn);
     let (mut hidden, mut many) = ([-1; HIDDEN_MAX], 0);
     give_up_inherited(reason, Reader::Beside, |fd| {
         // Those for which there is no place here stay hidden.
@@ -189,6 +194,7 @@ pub(crate) fn beside<T>(reason: &'static str, start: impl FnOnce() -> T) -> T {
         }
     });
     let result = start();
+    errno::kept(crate::files::after_spawn);
     errno::kept(|| hidden.iter().take(many).for_each(|fd| kernel::set_inherited(*fd, true)));
     result
 }

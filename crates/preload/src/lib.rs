@@ -1,5 +1,5 @@
 //! Stream sockets of unmodified programs, over shared memory where both ends run on this host with
-//! this library.
+//! this library; and their files on a node's volume (`files`).
 //!
 //! Preloaded by `overside run`. The program keeps its real, connected kernel socket. Two rings in a
 //! sealed memfd carry the bytes once both ends have met. A *wake byte* on the kernel socket wakes a
@@ -29,7 +29,7 @@
 //! - What the peer writes is checked after it was copied.
 //! - Memory for connections and sets comes from the system (`slab`): the program's allocator may be
 //!   what called.
-//! - Absent on purpose: threads, a daemon, and the heap, but where a device is opened.
+//! - Absent on purpose: threads, a daemon, and the heap, but to open a device and for files.
 //!
 //! `rim` is the one seam between shared memory and RDMA (`remote`). `policy` has what holds for the
 //! process. `explore` walks this code in every order up to a bound; `fault` plants faults.
@@ -96,6 +96,12 @@ mod outgoing;
 mod reattach;
 mod rendezvous;
 mod settle;
+
+// Files on a volume, which stand apart from connections.
+mod files;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub use files::{fuzz_placeholder, seeds_placeholder};
 
 // What programs do, without the lock: waits, loops, ends and forks.
 mod end;

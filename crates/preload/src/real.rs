@@ -2,7 +2,7 @@
 //!
 //! Found at the first call, which may come before any constructor ran; nothing is allocated here.
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, pid_t, sockaddr, socklen_t, ssize_t};
@@ -140,5 +140,51 @@ real! {
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     fn system(command: *const c_char) -> c_int;
     fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
+    fn pread(fd: c_int, to: *mut c_void, len: usize, at: off_t) -> ssize_t;
+    fn pwrite(fd: c_int, from: *const c_void, len: usize, at: off_t) -> ssize_t;
+    fn preadv(fd: c_int, iov: *const iovec, count: c_int, at: off_t) -> ssize_t;
+    fn pwritev(fd: c_int, iov: *const iovec, count: c_int, at: off_t) -> ssize_t;
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    fn ftruncate(fd: c_int, size: off_t) -> c_int;
+    fn fallocate(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int;
+    fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int;
+    fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int;
+    fn stat(path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn lstat(path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn fstat(fd: c_int, found: *mut libc::stat) -> c_int;
+    fn fstatat(folder: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int;
+    fn truncate(path: *const c_char, size: off_t) -> c_int;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void;
+    fn pread64(fd: c_int, to: *mut c_void, len: usize, at: off_t) -> ssize_t;
+    fn pwrite64(fd: c_int, from: *const c_void, len: usize, at: off_t) -> ssize_t;
+    fn preadv64(fd: c_int, iov: *const iovec, count: c_int, at: off_t) -> ssize_t;
+    fn pwritev64(fd: c_int, iov: *const iovec, count: c_int, at: off_t) -> ssize_t;
+    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    fn ftruncate64(fd: c_int, size: off_t) -> c_int;
+    fn fallocate64(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int;
+    fn posix_fallocate64(fd: c_int, at: off_t, len: off_t) -> c_int;
+    fn posix_fadvise64(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int;
+    fn stat64(path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn lstat64(path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn fstat64(fd: c_int, found: *mut libc::stat) -> c_int;
+    fn fstatat64(folder: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int;
+    fn truncate64(path: *const c_char, size: off_t) -> c_int;
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void;
+    fn __pread_chk(fd: c_int, to: *mut c_void, len: usize, at: off_t, room: usize) -> ssize_t;
+    fn fsync(fd: c_int) -> c_int;
+    fn fdatasync(fd: c_int) -> c_int;
+    fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int;
+    fn readahead(fd: c_int, at: off_t, len: usize) -> ssize_t;
+    fn statx(folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, found: *mut libc::statx) -> c_int;
+    fn copy_file_range(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, len: usize, flags: c_uint) -> ssize_t;
+    fn rename(from: *const c_char, to: *const c_char) -> c_int;
+    fn renameat(from_folder: c_int, from: *const c_char, folder: c_int, to: *const c_char) -> c_int;
+    fn renameat2(from_folder: c_int, from: *const c_char, folder: c_int, to: *const c_char, flags: c_uint) -> c_int;
+    fn unlink(path: *const c_char) -> c_int;
+    fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn remove(path: *const c_char) -> c_int;
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
 }

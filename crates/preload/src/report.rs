@@ -67,6 +67,15 @@ pub(crate) fn write(held: &LockHeld<'_>, fd: c_int) {
         }
     );
     let _ = writeln!(line, "{}\t{}\t{}\t{}", tally.bytes_out, tally.messages_out, tally.bytes_in, tally.messages_in);
+    append(line.bytes());
+}
+
+/// Appends a line that is made already.
+pub(crate) fn append(line: &[u8]) {
+    let file = FILE.load(Ordering::Acquire);
+    if file.is_null() {
+        return;
+    }
     // SAFETY: [preload-real] the copy that `find_file` made.
     let file = unsafe { CStr::from_ptr(file) };
     if file.to_bytes().starts_with(b"/proc/") && !is_report(file) {
@@ -74,7 +83,7 @@ pub(crate) fn write(held: &LockHeld<'_>, fd: c_int) {
     }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
     if let Ok(file) = rustix::fs::open(file, flags, Mode::empty()) {
-        let _ = rustix::io::write(&file, line.bytes());
+        let _ = rustix::io::write(&file, line);
     }
 }
 

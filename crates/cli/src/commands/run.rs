@@ -2,6 +2,10 @@
 
 use crate::args::Run;
 use anyhow::{Context, Result, bail, ensure};
+use overside::Address;
+use overside::verbs::{Clock, SystemClock};
+use overside::volume::client::LinkOptions;
+use overside::volume::wire::Role;
 use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Runs the program in place of this one, or waits for it and tells what its connections did.
 ///
@@ -27,6 +32,9 @@ pub(super) fn run(options: &Run) -> Result<()> {
     let (program, arguments) = options.command.split_first().context("name the program to run after `--`")?;
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload(&library));
+    if let Some(volume) = &options.volume {
+        command.env("OVERSIDE_FILES", files(volume, options.take_over)?);
+    }
     if !options.verbose {
         let error = command.exec();
         bail!("{} cannot be started: {error}", program.display());
@@ -43,6 +51,39 @@ pub(super) fn run(options: &Run) -> Result<()> {
     let status = status?;
     eprint!("{}", told(&String::from_utf8_lossy(&lines)));
     exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
+}
+
+/// What the library is told of files on a volume. The node is asked whether it lets such a program in.
+///
+/// # Errors
+/// It does not, or the text names no folder and volume of this host.
+fn files(text: &str, take_over: bool) -> Result<OsString> {
+    let (prefix, target) = text.split_once('=').context("write --volume PREFIX=ADDR/NAME, as data=shm:vault/db")?;
+    let (address, volume) = super::volume::named(target)?;
+    let parsed: Address = address.parse()?;
+    ensure!(
+        !parsed.transport().is_network,
+        "--volume takes a node of this host alone, as shm:vault/{volume}; serve it there"
+    );
+    let folder = std::path::absolute(prefix)?;
+    // What the program makes itself, as initdb does its folder, is not there yet.
+    let folder = match folder.canonicalize() {
+        Ok(folder) => folder,
+        Err(_) => {
+            let (parent, name) = folder.parent().zip(folder.file_name()).context("PREFIX names no folder")?;
+            parent.canonicalize().with_context(|| format!("{} is not there", parent.display()))?.join(name)
+        }
+    };
+    let mut group = [0; 8];
+    SystemClock.fill(&mut group)?;
+    let group = u64::from_le_bytes(group).max(1);
+    let role = if take_over { Role::TakeOver } else { Role::Writer };
+    let mut client = overside::at(address).files(volume, LinkOptions { role, group, ..LinkOptions::default() })?;
+    let preset = client.about()?.preset;
+    client.close(CLOSING);
+    let mut told = OsString::from(format!("{}\n{}\n{volume}\n{group:x}\n", preset.name(), parsed.name()));
+    told.push(folder);
+    Ok(told)
 }
 
 /// The path that the library is preloaded by: its own, or a link's where that has a character at which the dynamic linker would cut it.
@@ -136,6 +177,10 @@ fn told(lines: &str) -> String {
     let mut text = String::new();
     let (mut rings, mut far, mut kernel, mut bytes, mut messages) = (0u64, 0u64, 0u64, 0u64, 0u64);
     for line in lines.lines() {
+        if let [process, "files", what] = line.split('\t').collect::<Vec<_>>()[..] {
+            text += &format!("overside: process {process}: {what}\n");
+            continue;
+        }
         let [process, side, here, there, way, reason, bytes_out, messages_out, bytes_in, messages_in] =
             line.split('\t').collect::<Vec<_>>()[..]
         else {
@@ -163,6 +208,8 @@ fn told(lines: &str) -> String {
 }
 
 const ELSEWHERE: &str = "move the folder with both to a path without";
+/// How long the node may take to hear that it was only asked.
+const CLOSING: Duration = Duration::from_secs(1);
 const NAME: &str = "liboverside_preload.so";
 /// The library looks for this name before it writes: the number of a process that ended may be another's.
 const REPORT: &str = "overside-report";

@@ -9,6 +9,7 @@ mod dump;
 mod durable;
 mod ends;
 mod history;
+mod kept_files;
 mod killed;
 mod mirrored;
 mod network;

@@ -6,14 +6,17 @@ use std::ffi::{c_int, c_void};
 use libc::{iovec, sockaddr, socklen_t, ssize_t};
 
 use super::{receive_by, send_by};
-use crate::{iovecs, real, table};
+use crate::{files, iovecs, real, table};
 
-fn one(at: *const c_void, len: usize) -> [iovec; 1] {
+pub(super) fn one(at: *const c_void, len: usize) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len }]
 }
 
 /// The program's own list of buffers; an absurd count is the kernel's to refuse.
-unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
+///
+/// # Safety
+/// As the program promises to readv or writev.
+pub(super) unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
     let count = usize::try_from(count).ok().filter(|count| *count <= 1024 && iovecs::is_inside(iov))?;
     // SAFETY: [preload-program] the program's promise to readv or writev.
     Some(unsafe { std::slice::from_raw_parts(iov, count) })
@@ -21,6 +24,9 @@ unsafe fn list<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: usize) -> ssize_t {
+    if files::has(fd) {
+        return files::told(files::read(fd, &one(to, len), None)) as ssize_t;
+    }
     if len == 0 {
         // It returns at once, unlike `recv`.
         // SAFETY: [preload-real] the program's arguments.
@@ -48,6 +54,10 @@ unsafe extern "C-unwind" fn __read(fd: c_int, to: *mut c_void, len: usize) -> ss
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    if files::has(fd) {
+        // SAFETY: [preload-program] the program's list.
+        return unsafe { super::volume::read_list(fd, iov, count, None) };
+    }
     if table::find(fd).is_some()
         // SAFETY: [preload-program] the program's list.
         && let Some(list) = unsafe { list(iov, count) }.filter(|list| !iovecs::is_empty(list))
@@ -117,6 +127,9 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: usize) -> ssize_t {
+    if files::has(fd) {
+        return files::told(files::write(fd, &one(from, len), None)) as ssize_t;
+    }
     // SAFETY: [preload-real] the program's arguments.
     send_by(fd, &one(from, len), 0, || unsafe { real::write(fd, from, len) })
 }
@@ -135,6 +148,10 @@ unsafe extern "C-unwind" fn __send(fd: c_int, from: *const c_void, len: usize, f
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    if files::has(fd) {
+        // SAFETY: [preload-program] the program's list.
+        return unsafe { super::volume::write_list(fd, iov, count, None) };
+    }
     if table::find(fd).is_some()
         // SAFETY: [preload-program] the program's list.
         && let Some(list) = unsafe { list(iov, count) }

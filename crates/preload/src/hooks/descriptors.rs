@@ -12,7 +12,7 @@ use crate::kernel::borrowed;
 use crate::layout::SWITCHED;
 use crate::settle::Reader;
 use crate::state::Host;
-use crate::{end, epoll, errno, real, remote, rendezvous, sets, table};
+use crate::{end, epoll, errno, files, real, remote, rendezvous, sets, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
@@ -123,6 +123,7 @@ unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 
 /// Before a descriptor is closed.
 pub(super) fn forget(fd: c_int) {
+    errno::kept(|| files::closing(fd));
     errno::kept(|| end::closing_own(fd as u32, fd as u32));
     table::note_in_set(fd, false);
     epoll::closing(fd);
@@ -138,6 +139,7 @@ pub(super) fn forget(fd: c_int) {
 
 /// Before all these are closed.
 fn forget_range(first: c_uint, last: c_uint) {
+    files::closing_range(first, last);
     end::closing_own(first, last);
     epoll::closing_range(first, last);
     for (fd, connection) in table::range(first, last) {
@@ -224,6 +226,7 @@ fn doubled(fd: c_int, new: c_int) {
     if new < 0 {
         return;
     }
+    errno::kept(|| files::doubled(fd, new));
     errno::kept(|| epoll::alias(fd, new));
     let Some(connection) = table::find(fd) else { return };
     errno::kept(|| {
@@ -293,6 +296,11 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         unsafe { (argument as *mut c_int).write(bytes) };
         return 0;
     }
+    let of = if request == FICLONE { argument as c_int } else { fd };
+    if [FICLONE, FICLONERANGE, FIDEDUPERANGE].contains(&request) && (files::has(fd) || files::has(of)) {
+        // Programs copy bytes then.
+        return errno::fail(libc::EOPNOTSUPP) as c_int;
+    }
     // SAFETY: [preload-real] the program's arguments.
     let result = unsafe { real::ioctl(fd, request, argument) };
     if request == libc::FIOASYNC && result == 0 {
@@ -336,3 +344,6 @@ fn ring_bytes(fd: c_int, connection: &'static Connection, request: c_ulong) -> O
 }
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;

@@ -8,7 +8,7 @@ use libc::{iovec, off_t, ssize_t};
 use super::{give_up, give_up_to, send_by};
 use crate::connection::State;
 use crate::settle::Reader;
-use crate::{errno, real, send, table};
+use crate::{errno, files, real, send, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendfile(out: c_int, from: c_int, at: *mut off_t, len: usize) -> ssize_t {
@@ -26,6 +26,10 @@ unsafe extern "C-unwind" fn sendfile64(out: c_int, from: c_int, at: *mut off_t, 
 /// # Safety
 /// `at` is null or the program's.
 unsafe fn by_ring_or(out: c_int, from: c_int, at: *mut off_t, len: usize, kernel: impl Fn() -> ssize_t) -> ssize_t {
+    if files::has(from) || files::has(out) {
+        // Programs read and write then.
+        return errno::fail(libc::EINVAL);
+    }
     give_up(from, "sendfile");
     if len == 0 {
         return kernel();

@@ -14,6 +14,7 @@ mod sets;
 mod streams;
 mod unnoticed;
 mod variadic;
+mod volume;
 mod waiting;
 
 use std::ffi::c_int;
@@ -43,11 +44,13 @@ extern "C" fn init() {
     policy::find_soon();
     oversubscription::find_processors();
     remote::find();
+    crate::files::find();
     // SAFETY: [preload-real] functions that live as long as the process: the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
 }
 
 extern "C" fn fini() {
+    crate::files::end();
     if table::is_ours() {
         for (fd, connection) in table::all() {
             end::abandon(fd, connection);

@@ -12,10 +12,15 @@ use super::descriptors::forget;
 use super::{data, give_up_to};
 use crate::connection::State;
 use crate::settle::Reader;
-use crate::{errno, real, table};
+use crate::{errno, files, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    if files::has(fd) {
+        // The C library would read the placeholder.
+        files::refuse("fdopen");
+        return std::ptr::null_mut();
+    }
     // Through the ring, as long as something is there.
     give_up_to(Reader::Here, fd, "fdopen");
     if is_in_ring(fd) {

@@ -7,7 +7,7 @@ use libc::{aiocb, iovec, off_t, ssize_t};
 use super::{give_up, give_up_to};
 use crate::connection::State;
 use crate::settle::Reader;
-use crate::{errno, iovecs, real, table};
+use crate::{errno, files, iovecs, real, table};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn splice(
@@ -18,6 +18,9 @@ unsafe extern "C-unwind" fn splice(
     len: usize,
     flags: c_uint,
 ) -> ssize_t {
+    if files::has(from) || files::has(to) {
+        return files::refuse("splice") as ssize_t;
+    }
     give_up_to(Reader::Here, from, "splice");
     give_up_to(Reader::Here, to, "splice");
     if table::find(from).is_some_and(|connection| connection.state() == State::Ring) {
@@ -52,6 +55,10 @@ fn out_of_ring(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    if files::has(fd) {
+        // SAFETY: [preload-program] the program's list.
+        return unsafe { super::volume::read_list_as(fd, iov, count, at, flags) };
+    }
     give_up(fd, "preadv2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::preadv2(fd, iov, count, at, flags) }
@@ -59,6 +66,10 @@ unsafe extern "C-unwind" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    if files::has(fd) {
+        // SAFETY: [preload-program] the program's list.
+        return unsafe { super::volume::read_list_as(fd, iov, count, at, flags) };
+    }
     give_up(fd, "preadv2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::preadv64v2(fd, iov, count, at, flags) }
@@ -66,6 +77,10 @@ unsafe extern "C-unwind" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    if files::has(fd) {
+        // SAFETY: [preload-program] the program's list.
+        return unsafe { super::volume::write_list_as(fd, iov, count, at, flags) };
+    }
     give_up_to(Reader::Here, fd, "pwritev2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::pwritev2(fd, iov, count, at, flags) }
@@ -79,6 +94,10 @@ unsafe extern "C-unwind" fn pwritev64v2(
     at: off_t,
     flags: c_int,
 ) -> ssize_t {
+    if files::has(fd) {
+        // SAFETY: [preload-program] the program's list.
+        return unsafe { super::volume::write_list_as(fd, iov, count, at, flags) };
+    }
     give_up_to(Reader::Here, fd, "pwritev2");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::pwritev64v2(fd, iov, count, at, flags) }
@@ -88,6 +107,9 @@ unsafe extern "C-unwind" fn pwritev64v2(
 unsafe extern "C-unwind" fn aio_read(block: *mut aiocb) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's block.
     unsafe {
+        if is_of_file(block) {
+            return files::refuse("asynchronous I/O") as c_int;
+        }
         give_up_block(block);
         real::aio_read(block)
     }
@@ -97,6 +119,9 @@ unsafe extern "C-unwind" fn aio_read(block: *mut aiocb) -> c_int {
 unsafe extern "C-unwind" fn aio_read64(block: *mut aiocb) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's block.
     unsafe {
+        if is_of_file(block) {
+            return files::refuse("asynchronous I/O") as c_int;
+        }
         give_up_block(block);
         real::aio_read64(block)
     }
@@ -106,6 +131,9 @@ unsafe extern "C-unwind" fn aio_read64(block: *mut aiocb) -> c_int {
 unsafe extern "C-unwind" fn aio_write(block: *mut aiocb) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's block.
     unsafe {
+        if is_of_file(block) {
+            return files::refuse("asynchronous I/O") as c_int;
+        }
         give_up_block(block);
         real::aio_write(block)
     }
@@ -115,6 +143,9 @@ unsafe extern "C-unwind" fn aio_write(block: *mut aiocb) -> c_int {
 unsafe extern "C-unwind" fn aio_write64(block: *mut aiocb) -> c_int {
     // SAFETY: [preload-program] [preload-real] the program's block.
     unsafe {
+        if is_of_file(block) {
+            return files::refuse("asynchronous I/O") as c_int;
+        }
         give_up_block(block);
         real::aio_write64(block)
     }
@@ -128,6 +159,10 @@ unsafe extern "C-unwind" fn lio_listio(
     event: *mut c_void,
 ) -> c_int {
     for index in 0..if iovecs::is_inside(blocks) { usize::try_from(count).unwrap_or(0) } else { 0 } {
+        // SAFETY: [preload-program] the program's list of blocks.
+        if unsafe { is_of_file(*blocks.add(index)) } {
+            return files::refuse("asynchronous I/O") as c_int;
+        }
         // SAFETY: [preload-program] the program's list of blocks.
         unsafe { give_up_block(*blocks.add(index)) };
     }
@@ -144,10 +179,23 @@ unsafe extern "C-unwind" fn lio_listio64(
 ) -> c_int {
     for index in 0..if iovecs::is_inside(blocks) { usize::try_from(count).unwrap_or(0) } else { 0 } {
         // SAFETY: [preload-program] the program's list of blocks.
+        if unsafe { is_of_file(*blocks.add(index)) } {
+            return files::refuse("asynchronous I/O") as c_int;
+        }
+        // SAFETY: [preload-program] the program's list of blocks.
         unsafe { give_up_block(*blocks.add(index)) };
     }
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::lio_listio64(mode, blocks, count, event) }
+}
+
+/// Whether a block is about a file on the volume.
+///
+/// # Safety
+/// As of `give_up_block`.
+unsafe fn is_of_file(block: *const aiocb) -> bool {
+    // SAFETY: [preload-program] the caller's promise.
+    unsafe { block.as_ref() }.filter(|_| iovecs::is_inside(block)).is_some_and(|block| files::has(block.aio_fildes))
 }
 
 /// A thread of the C library's reads or writes what a block says, by calls of its own.

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use super::{descriptors, give_up, give_up_to};
 use crate::settle::Reader;
-use crate::{epoll, errno, fork, iovecs, real, table};
+use crate::{epoll, errno, files, fork, iovecs, real, table};
 
 extern "C" fn before_execl() -> *const c_void {
     fork::before_exec("exec");
@@ -35,6 +35,12 @@ extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
 /// System calls by number: those that concern a connection do what their functions would, or end its acceleration.
 extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third: usize) -> *const c_void {
     let fd = first as c_int;
+    let is_covered = [libc::SYS_close, libc::SYS_dup3, libc::SYS_fcntl, libc::SYS_flock].contains(&number);
+    if files::is_on()
+        && (number == libc::SYS_io_uring_setup || takes_descriptor(number) && files::has(fd) && !is_covered)
+    {
+        return refused as *const c_void;
+    }
     match number {
         libc::SYS_read
         | libc::SYS_write
@@ -76,6 +82,35 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
         _ => {}
     }
     real::syscall()
+}
+
+/// In place of a system call by its number that is about a file on the volume, or that would be past this library.
+extern "C" fn refused() -> c_long {
+    files::refuse("a raw system call")
+}
+
+/// Whether a system call's first argument is a descriptor whose bytes or length it is about.
+fn takes_descriptor(number: c_long) -> bool {
+    [
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_readv,
+        libc::SYS_writev,
+        libc::SYS_pread64,
+        libc::SYS_pwrite64,
+        libc::SYS_preadv,
+        libc::SYS_pwritev,
+        libc::SYS_preadv2,
+        libc::SYS_pwritev2,
+        libc::SYS_lseek,
+        libc::SYS_fstat,
+        libc::SYS_ftruncate,
+        libc::SYS_fallocate,
+        libc::SYS_copy_file_range,
+        libc::SYS_sendfile,
+        libc::SYS_splice,
+    ]
+    .contains(&number)
 }
 
 fn before_dup(fd: c_int, to: c_int) {

@@ -11,6 +11,22 @@
 //! | one volume: its device, and the thread that waits for it | `volume` |
 //! | who wrote a volume last, in whichever life of the node | `writer` |
 //! | memory for blocks, registered where connections come in | `blocks` |
+//!
+//! # One READ
+//!
+//! 1. The client takes credits (a request, and its bytes) and sends 64 bytes inline: session,
+//!    number, lowest unacknowledged number, LBA, length.
+//! 2. A worker of the node checks bounds and hands the request to the volume's device. What is in
+//!    the cache ends at once; anything else when the disk has ended it.
+//! 3. The node sends a header of 64 bytes and the block from where it lies. The receiver copies once.
+//!
+//! # One WRITE
+//!
+//! 1. The bytes ride behind the 64 bytes of the request, in the same message.
+//! 2. The node writes them from the buffer in which they were received, and answers when the policy
+//!    says so.
+//! 3. The node remembers the outcome until the client says that it has the answer. A request that is
+//!    replayed after a reconnect is answered from that memory.
 
 mod access;
 mod attachment;
@@ -402,9 +418,11 @@ impl Node {
         writers.retain(|writer| !Arc::ptr_eq(writer, client));
         if writers.len() < before {
             client.volume.replaced(client);
-            // Others of a group may come again.
-            if client.group == 0 {
-                client.volume.note_writer(LastWriter { session: client.session, returns: false });
+            // Others of its group may not have come again yet.
+            let lacks = client.volume.lacks_writers(self.clock.now(), self.options.linger);
+            if client.group == 0 || (writers.is_empty() && !lacks) {
+                let session = writer_of(client.session, client.group);
+                client.volume.note_writer(LastWriter { session, returns: false });
             }
         }
     }

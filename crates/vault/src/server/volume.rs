@@ -45,6 +45,8 @@ pub(super) struct Volume {
     /// Who wrote it last, in whichever life of the node.
     record: Mutex<Option<WriterRecord>>,
     since: Instant,
+    /// Somebody wrote it in the last life, who may come again.
+    was_awaited: bool,
     clock: Arc<dyn Clock>,
     /// Wakes the volume's thread.
     signal: Signal,
@@ -179,6 +181,7 @@ impl Volume {
             core: Mutex::new(core),
             writers: Mutex::default(),
             leaving: Mutex::default(),
+            was_awaited: record.as_ref().is_some_and(WriterRecord::is_awaited),
             record: Mutex::new(record),
             since: clock.now(),
             clock,
@@ -232,6 +235,11 @@ impl Volume {
     pub(super) fn awaits_writer(&self, group: u64, now: Instant, linger: Duration) -> bool {
         now.saturating_duration_since(self.since) < linger
             && lock(&self.record).as_ref().is_some_and(|record| record.is_awaited() && !record.goes_on(group))
+    }
+
+    /// Whether writers of the last life may still be on their way.
+    pub(super) fn lacks_writers(&self, now: Instant, linger: Duration) -> bool {
+        self.was_awaited && now.saturating_duration_since(self.since) < linger
     }
 
     /// Whether it is noted who writes it from now on.

@@ -58,7 +58,7 @@ fn attach(at: &OneVolume, options: LinkOptions) -> Result<client::Volume> {
 }
 
 /// An address and a volume's name, of `ADDR/NAME`.
-fn named(text: &str) -> Result<(&str, &str)> {
+pub(super) fn named(text: &str) -> Result<(&str, &str)> {
     text.rsplit_once('/')
         .filter(|(_, name)| !name.is_empty())
         .with_context(|| format!("`{text}` names no volume; write ADDR/NAME, for example shm:vault/pg"))

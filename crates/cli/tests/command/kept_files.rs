@@ -1,0 +1,390 @@
+//! `overside run --volume`: programs that nobody here wrote keep their files on a volume, while its node is killed.
+
+use super::server::told;
+use super::volumes::Node;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// A node with a volume of files, `db`, and a folder for a program.
+struct Kept {
+    node: Node,
+    folder: PathBuf,
+}
+
+impl Kept {
+    fn new(preset: &str, size: &str) -> Kept {
+        let mut node = Node::new("shm");
+        let (member, home) = (node.path("a"), node.home());
+        node.ok(&["create", "db", "--size", size, "--on", &member, "--files", preset, "--home", &home]);
+        node.start();
+        let folder = PathBuf::from(node.path("data"));
+        std::fs::create_dir(&folder).unwrap();
+        Kept { node, folder }
+    }
+
+    /// A program with its files below the folder on the volume.
+    fn run(&self, program: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_overside"));
+        let volume = format!("{}={}/db", self.folder.display(), self.node.address);
+        command.args(["run", "--verbose", "--volume", &volume, "--"]).args(program).current_dir(&self.folder);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ok(&self, program: &[&str]) -> String {
+        let mut output = self.run(program).output().unwrap();
+        // After a kill a node keeps the writer's place for a while.
+        for _ in 0..150 {
+            if !said(&output).contains("another client writes the volume") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            output = self.run(program).output().unwrap();
+        }
+        assert!(output.status.success(), "{program:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Bytes of the volume that no file has, as the client of it says.
+    fn free(&self) -> u64 {
+        let mut client = overside::at(&self.node.address).files("db", Default::default()).unwrap();
+        let free = client.about().unwrap().free_bytes;
+        client.close(Duration::from_secs(10));
+        free
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// The library of this build is beside the command, in a build of everything; else it is built here.
+fn build_library() {
+    let folder = Path::new(env!("CARGO_BIN_EXE_overside")).parent().unwrap();
+    let name = "liboverside_preload.so";
+    if [folder.join(name), folder.join("deps").join(name)].iter().any(|path| path.exists()) {
+        return;
+    }
+    let built = Command::new(env!("CARGO")).args(["build", "--package", "overside-preload"]).status().unwrap();
+    assert!(built.success());
+}
+
+/// As many bytes as this, none like its neighbours.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+const CALLS: &str = r#"
+import os, fcntl, errno, mmap, random
+p, q = 'a.db', 'b.db'
+f = os.open(p, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
+try: os.open(p, os.O_RDWR | os.O_CREAT | os.O_EXCL); assert False
+except FileExistsError: pass
+model, r = bytearray(), random.Random(7)
+for i in range(300):
+    at, n = r.randrange(400000), r.randrange(1, 9000)
+    kind = i % 6
+    if kind == 5:
+        os.ftruncate(f, at); model = model[:at].ljust(at, b'\0')
+    else:
+        b = bytes([i % 255 + 1]) * n
+        if kind == 0: assert os.pwrite(f, b, at) == n
+        elif kind == 1: os.lseek(f, at, 0); assert os.write(f, b) == n and os.lseek(f, 0, 1) == at + n
+        elif kind == 2: assert os.pwritev(f, [b[:n // 2], b[n // 2:]], at) == n
+        elif kind == 3: os.lseek(f, at, 0); assert os.writev(f, [b[:1], b[1:]]) == n
+        else: at = os.lseek(f, 0, 2); assert at == len(model); assert os.write(f, b) == n
+        model = model.ljust(at + n, b'\0'); model[at:at + n] = b
+    assert os.fstat(f).st_size == os.stat(p).st_size == os.lstat(p).st_size == os.path.getsize(p) == len(model)
+    at = r.randrange(len(model) + 10)
+    assert os.pread(f, 5000, at) == bytes(model[at:at + 5000]), i
+os.fsync(f); os.fdatasync(f)
+os.lseek(f, 0, 0)
+g = os.dup(f)
+assert os.read(g, 10) == bytes(model[:10]) and os.read(f, 10) == bytes(model[10:20])
+buffers = [bytearray(7), bytearray(9000)]
+assert os.preadv(f, buffers, 3) == 9007 and b''.join(buffers) == bytes(model[3:9010])
+os.close(g)
+# One place for two processes, and bytes of a child.
+os.lseek(f, 100, 0)
+child = os.fork()
+if child == 0:
+    os.write(f, b'child'); os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert os.lseek(f, 0, 1) == 105 and os.pread(f, 5, 100) == b'child'
+model[100:105] = b'child'
+a = os.open(p, os.O_WRONLY | os.O_APPEND)
+os.write(a, b'end'); os.pwrite(a, b'END', 0); model += b'endEND'
+assert os.pread(f, 6, len(model) - 6) == b'endEND'
+try: os.read(a, 1); assert False
+except OSError as e: assert e.errno == errno.EBADF
+os.close(a)
+ro = os.open(p, os.O_RDONLY)
+try: os.write(ro, b'x'); assert False
+except OSError as e: assert e.errno == errno.EBADF
+# Locks are the kernel's, and looking at the file gives none up.
+fcntl.lockf(f, fcntl.LOCK_EX, 1, 1 << 30)
+os.stat(p)
+if os.fork() == 0:
+    h = os.open(p, os.O_RDWR)
+    try: fcntl.lockf(h, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 30); os._exit(1)
+    except OSError: os._exit(0)
+assert os.wait()[1] == 0
+os.close(ro)
+os.posix_fallocate(f, len(model), 70000); model += bytes(70000)
+os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+os.truncate(p, 150000); model = model[:150000]
+assert os.lseek(f, 0, os.SEEK_HOLE) == 150000 and os.lseek(f, 5, os.SEEK_DATA) == 5
+for refused in (lambda: mmap.mmap(f, 0), lambda: os.sendfile(1, f, 0, 10), lambda: os.splice(f, 1, 10)):
+    try: refused(); assert False
+    except OSError as e: assert e.errno in (errno.ENODEV, errno.EINVAL, errno.ENOTSUP), e
+# Renamed over, and unlinked while it is open.
+with open(q, 'wb') as b: b.write(b'old' * 1000)
+held = os.open(q, os.O_RDONLY)
+os.rename(p, q)
+assert os.read(held, 3) == b'old' and open(q, 'rb').read() == bytes(model)
+os.close(held)
+# With a fork's descriptor nobody knows who is the last: its room is not given back.
+os.close(f); f = os.open(q, os.O_RDWR)
+os.unlink(q)
+assert os.pread(f, 200000, 0) == bytes(model) and os.fstat(f).st_nlink == 0
+os.write(f, b'still'); os.close(f)
+assert os.listdir('.') == []
+with open('t.db', 'w+b') as t: t.write(b'x' * 10)
+with open('t.db', 'wb') as t: pass
+assert os.path.getsize('t.db') == 0
+os.remove('t.db')
+# What no preset matches is the kernel's.
+open('plain.txt', 'w').write('local')
+assert open('plain.txt').read() == 'local'
+os.remove('plain.txt')
+print('all well')
+"#;
+
+#[test]
+fn calls_do_what_they_do_on_a_file() {
+    build_library();
+    let kept = Kept::new("sqlite", "64M");
+    let before = kept.free();
+    for round in 0..2 {
+        assert_eq!(kept.ok(&["python3", "-c", CALLS]), "all well\n", "{round}");
+    }
+    assert_eq!(kept.free(), before, "all is given back");
+}
+
+const ROWS: &str = r#"
+import sqlite3, sys, os
+mode, n = sys.argv[1], int(sys.argv[2])
+c = sqlite3.connect('s.db', isolation_level=None, timeout=60)
+c.execute('pragma journal_mode=' + mode)
+c.execute('create table if not exists t(a integer primary key, b blob)')
+first = c.execute('select coalesce(max(a), 0) from t').fetchone()[0]
+for i in range(first, first + n):
+    c.execute('insert into t values(?, ?)', (i + 1, bytes([i % 251]) * (i % 3000)))
+    print(i + 1, flush=True)
+found = c.execute('select a, b from t order by a').fetchall()
+assert [a for a, _ in found] == list(range(1, first + n + 1))
+assert all(b == bytes([(a - 1) % 251]) * ((a - 1) % 3000) for a, b in found)
+assert c.execute('pragma integrity_check').fetchone() == ('ok',)
+"#;
+
+#[test]
+fn sqlite_goes_on_while_the_node_is_killed() {
+    build_library();
+    let mut kept = Kept::new("sqlite", "64M");
+    for (mode, first) in [("delete", 0), ("wal", 120)] {
+        kept.ok(&["true"]);
+        let running = kept.run(&["python3", "-c", ROWS, mode, "120"]).spawn().unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(400));
+            kept.node.kill();
+            kept.node.start();
+        }
+        let output = running.wait_with_output().unwrap();
+        assert!(output.status.success(), "{mode}: {}", said(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with(&format!("{}\n", first + 120)));
+    }
+    // By another program, and with nothing of it in the kernel's file system.
+    assert_eq!(kept.ok(&["python3", "-c", "import os; print(os.path.getsize('s.db') > 20000)"]), "True\n");
+    assert_eq!(std::fs::metadata(kept.folder.join("s.db")).unwrap().len(), 64);
+}
+
+#[test]
+fn tools_copy_and_compare_and_what_is_not_covered_fails() {
+    build_library();
+    let kept = Kept::new("sqlite", "64M");
+    std::fs::write(kept.folder.join("noise"), noise(3_000_001)).unwrap();
+    for command in [
+        "cp noise a.db && cmp noise a.db",
+        "dd if=a.db of=back bs=7777 status=none && cmp noise back",
+        "dd if=noise of=b.db bs=64k conv=fsync status=none && cmp a.db b.db",
+        "cp a.db c.db && cat c.db | cmp - noise && mv c.db b.db && cmp b.db noise",
+        "dd if=noise of=b.db bs=1000 skip=100 seek=5 count=3 conv=notrunc status=none && cmp -n 5000 b.db noise",
+        "cat noise > c.db && cmp c.db noise && cat < c.db | cmp - noise",
+        "test $(wc -c < a.db) = 3000001 && head -c 1000 a.db | cmp -n 1000 - noise",
+        "test $(stat -c %s a.db) = 3000001 && test $(wc -c a.db | cut -d' ' -f1) = 3000001",
+    ] {
+        kept.ok(&["sh", "-c", command]);
+    }
+    // Streams of the C library would read the placeholder.
+    for command in ["sort a.db", "sort < a.db", "sha1sum a.db"] {
+        let output = kept.run(&["sh", "-c", command]).output().unwrap();
+        assert!(
+            !output.status.success() && !said(&output).contains("lies on a volume"),
+            "{command}: {}",
+            said(&output)
+        );
+    }
+    let refused = kept.run(&["sort", "a.db"]).output().unwrap();
+    assert!(told(&refused).contains("is not covered for files on a volume"), "{}", told(&refused));
+    // The placeholders have survived all of that.
+    kept.ok(&["cmp", "a.db", "noise"]);
+}
+
+#[test]
+fn what_cannot_be_is_one_line() {
+    build_library();
+    let kept = Kept::new("sqlite", "1M");
+    let (member, home, address) = (kept.node.path("b"), kept.node.home(), &kept.node.address);
+    kept.node.ok(&["create", "blocks", "--size", "1M", "--on", &member, "--home", &home]);
+    let line = |volume: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_overside"));
+        let output =
+            command.args(["run", "--volume", volume, "--", "true"]).current_dir(&kept.folder).output().unwrap();
+        let text = told(&output);
+        assert!(!output.status.success() && text.lines().count() == 1, "{text}");
+        text
+    };
+    assert!(line("x=tcp:127.0.0.1:9/db").contains("a node of this host alone"));
+    assert!(line("x").contains("PREFIX=ADDR/NAME"));
+    assert!(line(&format!("x={address}/none")).contains("no such volume"));
+    let mut blocks = String::new();
+    for _ in 0..100 {
+        blocks = line(&format!("x={address}/blocks"));
+        if !blocks.contains("no such volume") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(blocks.contains("--files"), "{blocks}");
+    let attach = kept.node.fails(&[
+        "bench",
+        &format!("{address}/db"),
+        "--rw",
+        "randread",
+        "--bs",
+        "4K",
+        "--depth",
+        "1",
+        "--time",
+        "1",
+    ]);
+    assert!(attach.contains("keeps files"), "{attach}");
+
+    // One program has the volume, with all its processes.
+    let holds = "f = open('a.db', 'wb', 0); f.write(b'x'); print('on', flush=True); input()";
+    let mut running = kept.run(&["python3", "-c", holds]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut on = [0; 3];
+    running.stdout.as_mut().unwrap().read_exact(&mut on).unwrap();
+    assert!(line(&format!("x={address}/db")).contains("another client writes the volume"));
+    drop(running.stdin.take());
+    running.wait().unwrap();
+
+    // A placeholder of another volume is no file.
+    std::fs::write(kept.folder.join("other.db"), "overside file 00000007 00000000000000ff lies on a volume       \n")
+        .unwrap();
+    let output = kept.run(&["cat", "other.db"]).output().unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{}", said(&output));
+}
+
+/// As PostgreSQL's own user, which may not be root.
+const DATABASE: &str = r#"
+set -eEu
+trap 'echo "failed: $BASH_COMMAND"' ERR
+export HOME="$PWD" PGHOST="$PWD" PGDATABASE=postgres PGUSER=me
+pg=/usr/lib/postgresql/15/bin
+run() { ./overside run --verbose --volume data=shm:$1/db -- "${@:2}"; }
+serve() { ./overside volume serve --listen shm:$1 --home home > serve.log 2>> serve.err & node=$!; until grep -q listening serve.log; do sleep 0.1; done; }
+start() {
+    for turn in $(seq 150); do
+        ./overside run --volume data=shm:$1/db -- $pg/postgres -D data -k "$PWD" -c listen_addresses= >> pg.log 2>&1 & server=$!
+        for look in $(seq 300); do
+            $pg/pg_isready -q && return
+            kill -0 $server 2>> kill.log || break
+            sleep 0.1
+        done
+        sleep 0.2
+    done
+    exit 1
+}
+./overside volume create db --size 512M --on member.img --files postgresql --home home
+serve $1
+run $1 $pg/initdb -D data -A trust -N -U me > initdb.log 2>&1
+start $1
+$pg/psql -q -c "create table a as select g as id, 0 as n from generate_series(1, 2000) g" -c "create unique index on a(id)" -c "create table h(id int, d int)"
+cat > tx.sql <<'EOS'
+\set id random(1, 2000)
+\set d random(1, 9)
+begin;
+update a set n = n + :d where id = :id;
+insert into h values (:id, :d);
+commit;
+EOS
+$pg/pgbench -n -f tx.sql -c 4 -T 6 > bench.log 2>&1 & bench=$!
+for turn in 1 2; do sleep 2; kill -9 $node; wait $node || true; rm serve.log; serve $1; done
+wait $bench
+done=$(sed -n 's/^number of transactions actually processed: //p' bench.log)
+test "$done" -gt 10
+grep -q 'failed transactions: 0 ' bench.log
+check() { test "$($pg/psql -At -c "select sum(n) - (select sum(d) from h), (select count(*) from h) from a")" = "0|$done"; }
+check
+# All of it at once: what was committed is there.
+kill -9 $(head -1 data/postmaster.pid) $node
+wait $server || true; wait $node || true; rm serve.log
+for look in $(seq 100); do pgrep -f "postgres: .*[c]heckpointer" -u $(id -u) >> kill.log || break; sleep 0.1; done
+serve $1
+start $1
+check
+$pg/psql -At -c "select count(*) from pg_class" >> kill.log
+kill -INT $(head -1 data/postmaster.pid); wait $server
+test $(stat -c %s data/base/5/1259) = 64
+kill $node; wait $node
+echo all well
+"#;
+
+#[test]
+fn postgresql_keeps_its_data_there_while_all_is_killed() {
+    if !Path::new("/usr/lib/postgresql/15/bin/initdb").exists() {
+        return eprintln!("passed over: there is no PostgreSQL 15");
+    }
+    build_library();
+    let folder = tempfile::tempdir().unwrap();
+    let exe = Path::new(env!("CARGO_BIN_EXE_overside"));
+    let beside = exe.with_file_name("liboverside_preload.so");
+    let library = if beside.exists() { beside } else { exe.with_file_name("deps").join("liboverside_preload.so") };
+    for from in [exe, &library] {
+        let copied = Command::new("cp").arg(from).arg(folder.path()).status().unwrap();
+        assert!(copied.success());
+    }
+    let name = format!("kept-{}", std::process::id());
+    let mut command = Command::new("bash");
+    if rustix::process::geteuid().is_root() {
+        let given = Command::new("chown").args(["-R", "nobody:nogroup"]).arg(folder.path()).status().unwrap();
+        assert!(given.success());
+        command = Command::new("setpriv");
+        command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "bash"]);
+    }
+    let output = command.args(["-c", DATABASE, "bash", &name]).current_dir(folder.path()).stdin(Stdio::null()).output();
+    let output = output.unwrap();
+    let log = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let logs = ["initdb.log", "serve.err", "bench.log", "pg.log"].map(log).join("\n");
+    assert!(output.status.success() && output.stdout.ends_with(b"all well\n"), "{}\n{logs}", said(&output));
+}
