@@ -167,9 +167,17 @@ fn sleep(fd: c_int) -> Result<(), c_int> {
     if n < 0 { Err(errno::get()) } else { Ok(()) }
 }
 
-/// Waits until the kernel's buffer takes more.
+/// Waits until the kernel's buffer may take more, for a while: another thread that shuts a Unix socket down for writing ends a send that
+/// waits in the kernel, and no poll.
 pub(crate) fn for_kernel(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
-    limit.wait(fd, |limit| poll(fd, libc::POLLOUT, limit.left_ms(fd)?))
+    limit.wait(fd, |limit| {
+        let left = limit.left_ms(fd)?;
+        let is_last = (0..=LOOK_MS).contains(&left);
+        match poll(fd, libc::POLLOUT, if is_last { left } else { LOOK_MS }) {
+            Err(libc::EAGAIN) if !is_last => Ok(()),
+            waited => waited,
+        }
+    })
 }
 
 fn poll(fd: c_int, events: i16, timeout: c_int) -> Result<(), c_int> {
@@ -423,3 +431,5 @@ pub(crate) fn spin_over(watches: &[Option<Watch>]) -> bool {
 
 /// No SO_SNDTIMEO is shorter: the kernel counts it in ticks.
 const LEAST_NS: u64 = 1_000_000;
+/// Between two looks at whether a send may still go to the kernel.
+const LOOK_MS: c_int = 20;
