@@ -41,8 +41,11 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     let node = Node::start(order)?;
     node.fill(VOLUME, BYTES)?;
     let mut sides = Vec::new();
-    for (name, transport, polls_ns) in [("shm", "shm", POLLS_NS), ("shm, asleep", "shm", 0), ("tcp", "tcp", 0)] {
-        let client = node.client(transport, VOLUME, Role::Reader, LONGEST)?.polling(polls_ns);
+    for (name, transport, polls_ns) in
+        [("shm", "shm", Some(POLLS_NS)), ("shm, asleep", "shm", Some(0)), ("tcp", "tcp", None)]
+    {
+        let client = node.client(transport, VOLUME, Role::Reader, LONGEST)?;
+        let client = if let Some(ns) = polls_ns { client.polling(ns) } else { client };
         sides.push(Side::new(name, End::Volume(client), node.pid()));
     }
     sides.push(Side::new("NBD", End::Nbd(Nbd::unix(&socket, VOLUME)?), node.pid()));

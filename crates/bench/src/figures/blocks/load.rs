@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use overside::{
     memory::{Buffer, Bytes, Segment},
     verbs::{Clock, SystemClock},
-    volume::{Completion, Device, Request, Waiter, Work, client::LinkHandle},
+    volume::{Completion, Device, Request, Waiter, Work, client::LinkHandle, wait},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -42,8 +42,16 @@ pub(super) struct Client {
     device: Box<dyn Device>,
     waiter: Waiter,
     free: BTreeMap<usize, Vec<Buffer>>,
-    /// How long it polls before it sleeps.
-    polls_ns: u64,
+    waits: Waits,
+}
+
+/// How one who has nothing else to do waits.
+#[derive(Clone, Copy, Debug)]
+enum Waits {
+    /// It polls where that has paid of late.
+    ByPolicy,
+    /// It polls for so many nanoseconds, then sleeps.
+    Polls(u64),
 }
 
 impl Stretch {
@@ -71,12 +79,12 @@ impl Stretch {
 
 impl Client {
     pub(super) fn over(device: impl Device + 'static) -> Client {
-        Client { device: Box::new(device), waiter: Waiter::default(), free: BTreeMap::new(), polls_ns: 0 }
+        Client { device: Box::new(device), waiter: Waiter::default(), free: BTreeMap::new(), waits: Waits::ByPolicy }
     }
 
-    /// Polls for so long before it sleeps, as an application may that has nothing else to do (vi-attached-storage §4.2).
-    pub(super) fn polling(self, polls_ns: u64) -> Client {
-        Client { polls_ns, ..self }
+    /// Polls for so long before it sleeps, as an application may that has nothing else to do (vi-attached-storage §4.2); of 0, sleeps at once.
+    pub(super) fn polling(self, ns: u64) -> Client {
+        Client { waits: Waits::Polls(ns), ..self }
     }
 
     /// Requests go to these places, in their order.
@@ -121,7 +129,10 @@ impl Client {
             if self.device.poll(&mut ended) == 0 && !self.polled(&mut ended) {
                 ensure!(elapsed_ns(start) < PATIENCE.as_nanos() as u64, "requests do not end within {PATIENCE:?}");
                 let until = Some(SystemClock.now() + LOOK);
-                self.waiter.poll(&mut *self.device, &SystemClock, until, &mut ended)?;
+                match self.waits {
+                    Waits::ByPolicy => _ = self.waiter.poll(&mut *self.device, &SystemClock, until, &mut ended)?,
+                    Waits::Polls(_) => wait(&mut *self.device, &SystemClock, until)?,
+                }
             }
             for Completion { tag, work, result } in ended.drain(..) {
                 result.context("a request failed")?;
@@ -142,15 +153,13 @@ impl Client {
 
     /// Whether anything has ended before it is time to sleep.
     fn polled(&mut self, ended: &mut Vec<Completion>) -> bool {
-        if self.polls_ns == 0 {
-            return false;
-        }
+        let Waits::Polls(ns @ 1..) = self.waits else { return false };
         let start = now_ns();
         loop {
             if self.device.poll(ended) > 0 {
                 return true;
             }
-            if elapsed_ns(start) >= self.polls_ns {
+            if elapsed_ns(start) >= ns {
                 return false;
             }
             spin_loop();

@@ -33,8 +33,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         figure.more["not_measured"].as_array().into_iter().flatten().filter_map(|why| why.as_str()).collect();
     let absent = if absent.is_empty() { String::new() } else { format!(" Not measured: {}.", absent.join("; ")) };
     figure.text = format!(
-        "A node is a process of its own; its client is this one. Over shm it polls for {} µs before it sleeps, or, <i>asleep</i>, sleeps at once, \
-         as over tcp. <i>Cached</i> reads go to {} MiB that \
+        "A node is a process of its own; its client is this one. Over shm it polls for {} µs before it sleeps, or, <i>asleep</i>, sleeps at once; \
+         over tcp it polls where that has paid of late. <i>Cached</i> reads go to {} MiB that \
          the node's cache holds. <i>NBD</i> is the node's own front; it, nbdkit (memory) and qemu-nbd (a file in the page cache) are asked by \
          the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. <i>FUSE</i> is the volume attached as a file, through <code>/dev/fuse</code>. Processor time is that of \
          both ends and of what stands between, with what they poll. Disks are devices over memory that end a request no earlier than a disk of 15,000 turns a minute \
