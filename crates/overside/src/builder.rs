@@ -211,12 +211,8 @@ impl Builder {
     /// # Errors
     /// A field that cannot be, by its name; when nobody serves there, or the node does not let this side in.
     pub fn volume(self, name: &str, options: LinkOptions) -> Result<Volume, Error> {
-        self.refuse_fields_of_channels()?;
-        let address = self.only_address()?;
-        self.check(std::slice::from_ref(&address), false)?;
-        let process = if options.process == 0 { std::process::id() } else { options.process };
-        let options = LinkOptions { process, ..options };
-        Ok(Link::attach(address.provider(&self.network)?, address.name(), name, options)?)
+        let (provider, address, options) = self.attached(options)?;
+        Ok(Link::attach(provider, address.name(), name, options)?)
     }
 
     /// Files on a volume of the node there that keeps some.
@@ -224,12 +220,17 @@ impl Builder {
     /// # Errors
     /// As [`volume`](Self::volume).
     pub fn files(self, name: &str, options: LinkOptions) -> Result<Files, Error> {
+        let (provider, address, options) = self.attached(options)?;
+        Ok(Files::attach(provider, address.name(), name, options)?)
+    }
+
+    /// What attaches this process to a volume there.
+    fn attached(self, options: LinkOptions) -> Result<(Arc<dyn Provider>, Address, LinkOptions), Error> {
         self.refuse_fields_of_channels()?;
         let address = self.only_address()?;
         self.check(std::slice::from_ref(&address), false)?;
         let process = if options.process == 0 { std::process::id() } else { options.process };
-        let options = LinkOptions { process, ..options };
-        Ok(Files::attach(address.provider(&self.network)?, address.name(), name, options)?)
+        Ok((address.provider(&self.network)?, address, LinkOptions { process, ..options }))
     }
 
     /// How the node there does, and its volumes: one by its name, or where the name is empty all of them.

@@ -15,8 +15,8 @@
 //! | other | fragment by fragment, fetched ahead |
 //!
 //! Stores stay within the cache, because a transmit buffer is read soon after. What lost beside what is here: eight pieces asked for
-//! ahead (too few for short ones), half as many lines (too few for long ones), asking for lines before they are written, counting bits in
-//! software while words are taken, and moving destinations' pointers row by row. Values of a few odd widths still ask for their
+//! ahead (too few for short ones), half as many lines (too few for long ones), asking for lines before they are written. So did counting
+//! bits in software while words are taken, and moving destinations' pointers row by row. Values of a few odd widths still ask for their
 //! length, and are the slowest for their size. Compressing by vectors column by column is slower than turning rows first. Two receivers
 //! that share one region's lines gain nothing: what one processor has fetched is no nearer for the other than memory. For every other
 //! row, in order, a compiler's loop mispredicts nothing, and the kernels do not reach twice its rate; for random rows they do, in the

@@ -9,7 +9,7 @@
 //! until the node has answered. A call by a signal handler that has interrupted another one fails with EDEADLK.
 //!
 //! What cannot be covered fails: no call ever takes a placeholder for the file, where this library sees the call. The C
-//! library's streams read and write by calls that it does not see, so descriptors 0 to 2 are only shown to the kernel as a
+//! library's streams read and write by calls that it does not see. So descriptors 0 to 2 are only shown to the kernel as a
 //! path (O_PATH), and the descriptor itself is kept elsewhere.
 
 mod placeholder;

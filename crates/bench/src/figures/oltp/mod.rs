@@ -9,7 +9,7 @@ use super::{
     durability::folder,
     figure::{Figure, Table, shown},
     sockets::{
-        keeper::{Keeper, Order, reaped, tree},
+        keeper::{Keeper, Order, TICK_NS, reaped, tree},
         postgresql::{account, programs},
     },
 };
@@ -220,8 +220,7 @@ struct Used {
 impl Used {
     fn now(keeper: &Keeper, ground: &Ground, database: u32) -> Result<Used> {
         let all = busy(&fs::read_to_string("/proc/stat")?).context("the kernel does not say how busy it is")?;
-        let of = |process: u32| tree(process);
-        let (database, attached, node) = (of(database), of(ground.attached), of(ground.node));
+        let (database, attached, node) = (tree(database), tree(ground.attached), tree(ground.node));
         Ok(Used { all, database, attached, node, terminals: reaped(keeper.process()) })
     }
 
@@ -281,7 +280,7 @@ fn rounds(
         Ok::<_, anyhow::Error>(Round {
             done,
             shares: used.shares(),
-            cpu_ns: used.all as f64 * TICK_NS / done.transactions.max(1) as f64,
+            cpu_ns: (used.all * TICK_NS) as f64 / done.transactions.max(1) as f64,
             hits: share(after.hits - counted.hits, after.misses - counted.misses),
             reads: share(after.reads - counted.reads, after.writes - counted.writes),
         })
@@ -380,8 +379,6 @@ const A_DISK: u64 = 300;
 /// What stands on the disk meanwhile, beside the databases; and for each warehouse.
 const ROOM: u64 = 1 << 30;
 const ROOM_EACH: u64 = 600 << 20;
-/// USER_HZ.
-const TICK_NS: f64 = 1e7;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -371,7 +371,7 @@ impl Times {
 }
 
 /// USER_HZ, which the kernel promises to programs.
-const TICK_NS: u64 = 10_000_000;
+pub(in crate::figures) const TICK_NS: u64 = 10_000_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A server that has not stopped by then is killed.
 const STOPPING: Duration = Duration::from_secs(10);
