@@ -77,7 +77,8 @@ struct Found {
     rows: Range<usize>,
     /// Where the newest record of each key lies, by key.
     deltas: Vec<usize>,
-    extents: BTreeMap<u64, Vec<u8>>,
+    /// By offset and length: memory that was tampered with may say two lengths for one place.
+    extents: BTreeMap<(u64, u32), Vec<u8>>,
 }
 
 /// A leaf's state at one instant, in the walk's own memory.
@@ -249,7 +250,7 @@ impl Walk {
             if load(memory, reference.offset, &mut bytes)? < bytes.len() {
                 return Ok(false);
             }
-            self.found.extents.insert(reference.offset, bytes);
+            self.found.extents.insert((reference.offset, reference.len), bytes);
         }
         Ok(true)
     }
@@ -274,8 +275,7 @@ impl<'w> Walked<'w> {
 
     /// The bytes of a value's rest that lies in an extent; none where none of these rows names it.
     pub fn extent(&self, reference: OverflowRef) -> Option<&'w [u8]> {
-        let bytes = self.found.extents.get(&reference.offset)?;
-        (bytes.len() == reference.len as usize).then_some(bytes)
+        self.found.extents.get(&(reference.offset, reference.len)).map(Vec::as_slice)
     }
 }
 
