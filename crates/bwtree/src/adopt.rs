@@ -235,8 +235,8 @@ fn edits<'a>(
         };
         ensure(record.raw_position() == position, "a delta belongs to another row")?;
         let place = Rank::of(position);
-        let (first, last) = (rows.start, rows.end - usize::from(place.replaces()).min(rows.end));
-        ensure((first..=last).contains(&place.row()), "a delta belongs to a row that is not its leaf's")?;
+        let inside = rows.start <= place.row() && place.row() + usize::from(place.replaces()) <= rows.end;
+        ensure(inside, "a delta belongs to a row that is not its leaf's")?;
         let value = (record.op() == Op::Put).then(|| (record.prefix(), record.rest()));
         edits.push(Edit { place, at: 0, key, value });
     }

@@ -298,6 +298,8 @@ fn each_fault_has_its_name() {
     assert_eq!(faulty(|leaf| leaf.rows = 0..4), "it has fewer rows");
     assert_eq!(faulty(|leaf| leaf.rows = Range { start: 2, end: 1 }), "it has fewer rows");
     assert_eq!(faulty(|leaf| leaf.rows = 1..3), "a delta belongs to a row that is not its leaf's");
+    let none_of_them = |leaf: &mut Written| (leaf.rows, _) = (0..0, leaf.deltas.pop());
+    assert_eq!(faulty(none_of_them), "a delta belongs to a row that is not its leaf's");
     assert_eq!(faulty(|leaf| leaf.deltas.swap(0, 1)), "its deltas do not ascend");
     assert_eq!(faulty(|leaf| leaf.deltas[0][0] = b'd'), "a delta belongs to another row");
     assert_eq!(faulty(|leaf| leaf.deltas[0][1] = 1), "a record's key is none");
