@@ -400,7 +400,7 @@ fn breakdown_rows(figure: &Figure, kernel_shares: &[KernelShare], clients: usize
 
 fn cells(quick: bool) -> Vec<Cell> {
     let (sizes, counts): (&[usize], &[usize]) = if quick {
-        (&[64, 128, 1024, 16 << 10, 64 << 10], &[1, 4, 16, 64, 256, 1024])
+        (&[64, 128, 256, 1024, 16 << 10, 64 << 10], &[1, 4, 16, 64, 256, 1024])
     } else {
         (&[64, 128, 256, 512, 1024, 4096, 16 << 10, 64 << 10], &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
     };
@@ -408,8 +408,12 @@ fn cells(quick: bool) -> Vec<Cell> {
         .iter()
         .flat_map(|size| counts.iter().map(move |count| Cell { record_bytes: *size, per_send: *count }))
         .collect();
-    // Where the paper has gathering saturate (TC-C14).
-    cells.push(Cell { record_bytes: 1024, per_send: 6 });
+    // Where the paper has gathering saturate (TC-C14), and where its lists end (TC-C19).
+    for cell in [Cell { record_bytes: 1024, per_send: 6 }, Cell { record_bytes: 128, per_send: 32 }] {
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
     cells.retain(|cell| cell.message_bytes() <= MESSAGE_MAX);
     cells
 }

@@ -165,22 +165,48 @@ fn verdict(points: &[Value], claim: &str) -> (Says, String) {
     (one.verdict, one.here())
 }
 
+/// The paper's server sends to 15 clients in every experiment: no part reads the curves of one client.
+#[test]
+fn what_is_asked_of_transmit_is_asked_of_15_clients() {
+    let mut made = Made(SplitMix(1));
+    for (claim, part) in transmit::RULES.iter().flat_map(|rule| rule.parts.iter().map(|part| (rule.claim, part))) {
+        let mut figure = Measured { figure: "transmit".to_owned(), places: Vec::new() };
+        for _ in 0..200 {
+            let Err(lack) = part.of.readings(&figure) else { break };
+            assert!(lack.series.ends_with(", 15 clients"), "{claim}, {}: {lack}", part.says);
+            made.supply(&mut figure, &lack);
+        }
+        assert!(!figure.places.is_empty(), "{claim}, {} asks nothing", part.says);
+    }
+}
+
 /// 44 % ahead on short results, and as far ahead at 16 records: half of the claim.
 #[test]
 fn gathering_that_stays_ahead_at_16_records_differs() {
-    let mut points = vec![place("copy-out 1024 B", 4096, 5.0, 0.1), place("zero-copy 1024 B", 4096, 7.2, 0.1)];
-    points.extend([place("copy-out 1024 B", 16384, 8.0, 0.1), place("zero-copy 1024 B", 16384, 11.5, 0.1)]);
+    let mut points = vec![
+        place("copy-out 1024 B, 15 clients", 4096, 5.0, 0.1),
+        place("zero-copy 1024 B, 15 clients", 4096, 7.2, 0.1),
+    ];
+    points.extend([
+        place("copy-out 1024 B, 15 clients", 16384, 8.0, 0.1),
+        place("zero-copy 1024 B, 15 clients", 16384, 11.5, 0.1),
+    ]);
     let (says, here) = verdict(&points, "TC-C16");
     assert_eq!(says, Says::Differs, "{here}");
     points.pop();
-    points.push(place("zero-copy 1024 B", 16384, 8.1, 0.1));
+    points.push(place("zero-copy 1024 B, 15 clients", 16384, 8.1, 0.1));
     assert_eq!(verdict(&points, "TC-C16").0, Says::Agrees);
 }
 
 /// The sender waits a third of its time by gathering and never by copying out: the paper says mostly, of both.
 #[test]
 fn a_sender_that_hardly_waits_differs() {
-    let curves = ["copy-out 1024 B", "zero-copy 1024 B", "copy-out 128 B", "zero-copy 128 B"];
+    let curves = [
+        "copy-out 1024 B, 15 clients",
+        "zero-copy 1024 B, 15 clients",
+        "copy-out 128 B, 15 clients",
+        "zero-copy 128 B, 15 clients",
+    ];
     let of = |shares: [f64; 4]| -> Vec<Value> {
         curves.iter().zip(shares).map(|(name, busy)| place(name, 65536, 1.0, busy)).collect()
     };
@@ -194,12 +220,18 @@ fn a_sender_that_hardly_waits_differs() {
 fn one_send_with_more_work_refutes_every_case() {
     let mut points = Vec::new();
     for x in [1024, 4096, 16384] {
-        points.extend([place("copy-out 1024 B", x, 1.0, 0.4), place("zero-copy 1024 B", x, 1.0, 0.2)]);
-        points.extend([place("copy-out 128 B", x, 1.0, 0.4), place("zero-copy 128 B", x, 1.0, 0.3)]);
+        points.extend([
+            place("copy-out 1024 B, 15 clients", x, 1.0, 0.4),
+            place("zero-copy 1024 B, 15 clients", x, 1.0, 0.2),
+        ]);
+        points.extend([
+            place("copy-out 128 B, 15 clients", x, 1.0, 0.4),
+            place("zero-copy 128 B, 15 clients", x, 1.0, 0.3),
+        ]);
     }
     assert_eq!(verdict(&points, "TC-C23").0, Says::Agrees);
     points.pop();
-    points.push(place("zero-copy 128 B", 16384, 1.0, 0.5));
+    points.push(place("zero-copy 128 B, 15 clients", 16384, 1.0, 0.5));
     let (says, here) = verdict(&points, "TC-C23");
     assert_eq!(says, Says::Differs, "{here}");
     assert!(here.contains("(at 16384)"), "{here}");
@@ -264,7 +296,9 @@ fn an_index_through_which_gathering_is_faster_differs() {
 #[test]
 fn inline_sends_that_are_far_from_copies_differ() {
     let said = |rate: f64, work: f64| {
-        let points = [64, 256].map(|x| [place("copy-out 64 B", x, 1.0, 0.4), place("inline 64 B", x, rate, work)]);
+        let points = [64, 256].map(|x| {
+            [place("copy-out 64 B, 15 clients", x, 1.0, 0.4), place("inline 64 B, 15 clients", x, rate, work)]
+        });
         verdict(points.as_flattened(), "TC-C44").0
     };
     assert_eq!((said(1.1, 0.38), said(0.5, 0.4), said(1.0, 0.8)), (Says::Agrees, Says::Differs, Says::Differs));
