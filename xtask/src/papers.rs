@@ -249,42 +249,46 @@ fn reading(part: &Judged) -> String {
     })
 }
 
-/// What must be reached, and what each run has reached.
+/// What must be reached, and what each run has reached: a column for each machine, its runs in their order.
 fn bars(evidence: &Evidence) -> String {
-    let mut runs: Vec<String> = Vec::new();
-    let mut rows: Vec<(String, BTreeMap<usize, String>)> = Vec::new();
+    let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut rows: Vec<(String, BTreeMap<String, Vec<String>>)> = Vec::new();
     for (path, kept) in &evidence.results {
         let run = run_of(path);
-        let at = runs.iter().position(|known| *known == run).unwrap_or_else(|| {
-            runs.push(run);
-            runs.len() - 1
-        });
+        let (machine, run) = run.split_once(", ").unwrap_or((&run, ""));
+        let runs = machines.entry(machine.to_owned()).or_default();
+        if !runs.iter().any(|known| known == run) {
+            runs.push(run.to_owned());
+        }
         for bar in kept.bars(path).unwrap_or_default() {
             let sign = if bar.at_most { '≤' } else { '≥' };
-            let row = format!("| {} | {} | {sign} {} |", kept.name(), bar.name, bar.wanted);
+            let row = format!("| {} | {} | {sign} {} |", kept.name(), bar.name, (bar.wanted * 1000.0).round() / 1000.0);
             let measured = bar.ratio.map_or("–".into(), |r| format!("{:.2} [{:.2}, {:.2}]", r.median, r.low, r.high));
             let cell = match bar.verdict {
                 Verdict::Met => measured,
                 Verdict::Missed => format!("**{measured}**"),
                 other => format!("{measured}, {}", other.text()),
             };
-            match rows.iter_mut().find(|(known, _)| *known == row) {
-                Some((_, cells)) => drop(cells.insert(at, cell)),
-                None => rows.push((row, BTreeMap::from([(at, cell)]))),
-            }
+            let at = rows.iter().position(|(known, _)| *known == row).unwrap_or_else(|| {
+                rows.push((row, BTreeMap::new()));
+                rows.len() - 1
+            });
+            rows[at].1.entry(machine.to_owned()).or_default().push(cell);
         }
     }
     if rows.is_empty() {
         return "No full run is committed yet: `overside bench all --results results` keeps one.\n".to_owned();
     }
-    let mut table = format!(
-        "What is missed is **bold**.\n\n| figure | bar | wanted | {} |\n|---|---|---|{}\n",
-        runs.join(" | "),
-        "---|".repeat(runs.len())
-    );
+    let names = machines.keys().map(String::as_str).collect::<Vec<_>>();
+    let mut table = String::from("What is missed is **bold**.\n\n| machine | runs: day and commit |\n|---|---|\n");
+    for (machine, runs) in &machines {
+        let _ = writeln!(table, "| {machine} | {} |", runs.join(", "));
+    }
+    let columns = names.join(" | ");
+    let _ = write!(table, "\n| figure | bar | wanted | {columns} |\n|---|---|---|{}\n", "---|".repeat(names.len()));
     for (row, cells) in &rows {
-        let cells = (0..runs.len()).map(|at| cells.get(&at).map_or("", String::as_str)).collect::<Vec<_>>();
-        let _ = writeln!(table, "{row} {} |", cells.join(" | "));
+        let cells = names.iter().map(|name| cells.get(*name).map_or(String::new(), |runs| runs.join("; ")));
+        let _ = writeln!(table, "{row} {} |", cells.collect::<Vec<_>>().join(" | "));
     }
     table
 }
@@ -336,15 +340,23 @@ mod tests {
     #[test]
     fn results_are_joined_with_their_intervals_and_runs() {
         let page = format!("# Figures\n{BEGIN}\nformer\n{END}\nmore\n");
-        let files = [(CLAIMS, ONE), (FIGURES, &page), ("results/p/2026-11-25-0a1b2c3d/delta.json", &delta(10))];
+        let runs = ["p/2026-11-25-0a1b2c3d", "p/2026-11-26-0a1b2c3d", "q/2026-11-25-0a1b2c3d"];
+        let runs = runs.map(|run| format!("results/{run}/delta.json"));
+        let measured = delta(10);
+        let mut files = vec![(CLAIMS, ONE), (FIGURES, page.as_str())];
+        files.extend(runs.iter().map(|run| (run.as_str(), measured.as_str())));
         let tree = tree(&files);
         let evidence = Evidence::of(&tree).unwrap();
         assert_eq!(evidence.verdicts["TC-C02"], Says::Agrees);
         let [(_, papers), (_, figures)] = pages(&tree, &evidence).unwrap();
         assert!(papers.contains("| TC-C02 | 75 % less (§1) |  |  |  | built: **agrees** |"), "{papers}");
-        assert!(papers.contains("| ≤ 0.25 | 0.10 [0.10, 0.10]: agrees (p, 2026-11-25-0a1b2c3d) |"), "{papers}");
-        let row = "| delta | work | ≥ 2 | 3.00 [2.50, 3.50] |";
-        assert!(figures.contains("| wanted | p, 2026-11-25-0a1b2c3d |"), "{figures}");
+        assert!(papers.contains("| ≤ 0.25 | 0.10 [0.10, 0.10]: agrees (p, 2026-11-25-0a1b2c3d); 0.10"), "{papers}");
+        let row = "| delta | work | ≥ 2 | 3.00 [2.50, 3.50]; 3.00 [2.50, 3.50] | 3.00 [2.50, 3.50] |\n";
+        assert!(
+            figures.contains("| p | 2026-11-25-0a1b2c3d, 2026-11-26-0a1b2c3d |\n| q | 2026-11-25-0a1b2c3d |\n"),
+            "{figures}"
+        );
+        assert!(figures.contains("| wanted | p | q |\n|---|---|---|---|---|\n"), "{figures}");
         assert!(figures.contains(row) && figures.ends_with("more\n") && !figures.contains("former"), "{figures}");
     }
 
