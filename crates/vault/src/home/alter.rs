@@ -15,8 +15,9 @@ use overside_volume::SumPlaces;
 
 use super::assemble::{assemble, format_intents, member_bytes, open_member};
 use super::description::Description;
+use super::making::{Made, make_place};
 use super::repair::{close, superblock};
-use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Made, Place, Superblock, make_place, of, remote};
+use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Place, Superblock, of, remote};
 
 impl Home {
     /// Makes a volume larger that nobody serves. What is new reads as zeros.
@@ -219,8 +220,15 @@ impl Home {
         }
         let members = description.members.iter().map(|(place, _)| place.clone()).collect();
         let (layout, stripe, id) = (description.layout, description.stripe, description.id);
-        let needed =
-            super::member_bytes(&Creation { name: String::new(), bytes, members, layout, stripe, id, files: None });
+        let needed = super::making::member_bytes(&Creation {
+            name: String::new(),
+            bytes,
+            members,
+            layout,
+            stripe,
+            id,
+            files: None,
+        });
         lengths.iter_mut().for_each(|growing| growing.bytes = needed.max(growing.bytes));
         Ok(lengths)
     }

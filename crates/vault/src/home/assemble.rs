@@ -11,8 +11,9 @@ use overside_verbs::Clock;
 use overside_volume::{Array, Device, Geometry, MemoryDevice, Raid, Sectors, Sums};
 
 use super::description::Description;
+use super::making::side_of;
 use super::remote::{self, Held, Others, Reached};
-use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of, side_of};
+use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of};
 use crate::members::volatile::SIDE_BYTES;
 use crate::members::{Absent, FileMember, Spindle, Volatile};
 use crate::server::{About, WriterRecord, lock};

@@ -10,9 +10,8 @@ use overside_volume::{Device, Hint, MemberState, Work, complete, wait};
 
 use super::assemble::{assemble, member_bytes, open_member};
 use super::description::Description;
-use super::{
-    DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Place, Superblock, make_member, make_side, of, remote, side_of,
-};
+use super::making::{make_member, make_side, side_of};
+use super::{DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Place, Superblock, of, remote};
 
 impl Home {
     /// Brings each member up to date that has missed writes, and makes those anew that are gone. Nobody may serve the

@@ -1,0 +1,483 @@
+//! Volumes of a folder: made, opened, deleted, altered, and what is left of them when that fails.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+
+use super::making::make_member;
+use super::*;
+use overside_memory::{Bytes, Segment};
+use overside_verbs::SystemClock;
+use overside_volume::{LostRange, Work, complete as carry_out};
+
+fn creation(folder: &Path, layout: LayoutKind, count: usize) -> Creation {
+    let members = (0..count).map(|member| Place::File(folder.join(format!("m{member}.img")))).collect();
+    Creation {
+        name: "pg".into(),
+        bytes: 3 << 20,
+        members,
+        layout,
+        stripe: 64 << 10,
+        id: *b"0123456789abcdef",
+        files: None,
+    }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    SystemClock::handle()
+}
+
+fn buffer() -> overside_memory::Buffer {
+    Segment::private(8192).unwrap().carve(8192).pop().unwrap()
+}
+
+#[test]
+fn a_volume_of_files_is_one_whenever_it_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, clock) = (Home::open(&folder.path().join("home")).unwrap(), SystemClock::handle());
+    let creation = Creation { files: Some(Preset::Sqlite), ..creation(folder.path(), LayoutKind::Mirror, 2) };
+    let small = Creation { bytes: files::BYTES_MIN - 1, ..creation.clone() };
+    assert!(matches!(home.create(&small, &clock), Err(HomeError::Member { .. })));
+    home.create(&creation, &clock).unwrap();
+    for _ in 0..2 {
+        let opened = home.open_volume("pg", &clock).unwrap();
+        assert_eq!(opened.about.files, Some(Preset::Sqlite));
+        crate::files::Files::open(opened.device, Preset::Sqlite, &*clock).unwrap();
+    }
+}
+
+#[test]
+fn what_was_written_is_there_when_it_is_opened_again() {
+    for (layout, count) in
+        [(LayoutKind::Concat, 1), (LayoutKind::Stripes, 3), (LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        assert!(matches!(home.device("pg", &clock()), Err(HomeError::Absent(_))));
+        home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+        assert_eq!(home.list().unwrap(), ["pg"]);
+        assert!(matches!(home.create(&creation(folder.path(), layout, count), &clock()), Err(HomeError::Exists(_))));
+        let mut device = home.device("pg", &clock()).unwrap();
+        let bytes = device.geometry().bytes;
+        assert!(bytes >= 3 << 20, "{bytes}");
+        let mut written = buffer();
+        written.fill(7);
+        let write = Work::Write { at: bytes - 8192, from: Bytes::from(written), fua: true };
+        assert_eq!(carry_out(&mut *device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+        drop(device);
+        let mut device = home.device("pg", &clock()).unwrap();
+        let read = Work::Read { at: bytes - 8192, length: 8192, into: buffer() };
+        let (work, result) = carry_out(&mut *device, &SystemClock, read, DISK_PATIENCE);
+        assert_eq!(result, Ok(()));
+        assert!(matches!(work, Some(Work::Read { into, .. }) if into.iter().all(|byte| *byte == 7)));
+    }
+}
+
+#[test]
+fn half_a_create_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let mut three = creation(folder.path(), LayoutKind::Concat, 3);
+    fs::write(folder.path().join("m2.img"), "somebody's").unwrap();
+    assert!(matches!(home.create(&three, &clock()), Err(HomeError::Member { .. })));
+    assert!(!folder.path().join("m0.img").exists() && !folder.path().join("m1.img").exists());
+    assert_eq!(fs::read(folder.path().join("m2.img")).unwrap(), b"somebody's");
+    assert_eq!(home.list().unwrap(), [""; 0]);
+    // A stripe that is none is found once the members are there.
+    (three.layout, three.stripe) = (LayoutKind::Stripes, 1000);
+    three.members.pop();
+    assert!(matches!(home.create(&three, &clock()), Err(HomeError::Array(_))));
+    assert!(!folder.path().join("m0.img").exists());
+    for name in ["", "../x", ".x", "a b", &"x".repeat(65)] {
+        let named = Creation { name: name.to_owned(), ..three.clone() };
+        assert!(matches!(home.create(&named, &clock()), Err(HomeError::Name(_))), "{name}");
+    }
+}
+
+#[test]
+fn what_is_deleted_is_gone_and_what_is_not_the_volumes_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let [first, second] = ["m0.img", "m1.img"].map(|name| folder.path().join(name));
+    home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+    let open = home.open_volume("pg", &clock()).unwrap();
+    assert_eq!((open.about.layout.as_str(), open.about.members.len()), ("raid1", 2));
+    assert!(matches!(home.delete("pg", &clock()), Err(HomeError::InUse(_))));
+    assert!(first.exists() && home.list().unwrap() == ["pg"]);
+    drop(open);
+    fs::write(&second, b"somebody's").unwrap();
+    let deleted = home.delete("pg", &clock()).unwrap();
+    assert_eq!((&deleted.gone, deleted.left.len()), (&vec![first.clone()], 1));
+    assert!(!first.exists() && second.exists());
+    assert!(matches!(home.delete("pg", &clock()), Err(HomeError::Absent(_))));
+    // A member whose disk is gone does not keep the rest.
+    fs::remove_file(&second).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+    fs::remove_file(&first).unwrap();
+    assert_eq!(home.delete("pg", &clock()).unwrap().gone, [second]);
+}
+
+#[test]
+fn who_wrote_a_volume_last_is_known_in_the_next_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Concat, 1), &clock()).unwrap();
+    let writer = || home.open_volume("pg", &clock()).unwrap().writer;
+    assert!(!writer().is_replaced(7), "of a new volume nothing is known");
+    assert!(writer().note(LastWriter { session: 7, returns: true }));
+    assert!(writer().goes_on(7) && !writer().is_replaced(7) && writer().is_replaced(8));
+    assert!(writer().note(LastWriter { session: 7, returns: false }));
+    assert!(!writer().goes_on(7) && writer().is_replaced(7));
+    home.delete("pg", &clock()).unwrap();
+    assert!(!home.folder().join("pg.writer").exists());
+}
+
+#[test]
+fn members_from_before_there_were_checksums_are_used_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+    let path = folder.path().join("m1.img");
+    let with = repair::superblock(&path).unwrap();
+    let before = Superblock { sums_bytes: 0, ..with };
+    fs::remove_file(&path).unwrap();
+    make_member(&path, &before).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), DATA_START + before.member_bytes);
+    assert_eq!(home.open_volume("pg", &clock()).unwrap().about.sums, [true, false]);
+    write(&home, 9);
+    fs::remove_file(folder.path().join("m0.img")).unwrap();
+    assert_eq!(content(&home), 9);
+    // The next member is as the one that it comes from.
+    home.repair("pg", &clock(), |_, _| {}).unwrap();
+    assert_eq!(home.open_volume("pg", &clock()).unwrap().about.sums, [false, false]);
+}
+
+/// The byte that all of the volume's first block has.
+fn content(home: &Home) -> u8 {
+    let mut device = home.device("pg", &clock()).unwrap();
+    content_of(&mut *device)
+}
+
+fn content_of(device: &mut dyn Device) -> u8 {
+    let mut found = std::collections::BTreeSet::new();
+    // Each side in turn.
+    for _ in 0..4 {
+        let read = Work::Read { at: 0, length: 8192, into: buffer() };
+        let (work, result) = carry_out(device, &SystemClock, read, DISK_PATIENCE);
+        assert_eq!(result, Ok(()));
+        let Some(Work::Read { into, .. }) = work else { panic!("another request came back") };
+        found.extend(into.iter().copied());
+    }
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.pop_first().unwrap()
+}
+
+fn write(home: &Home, byte: u8) {
+    let mut bytes = buffer();
+    bytes.fill(byte);
+    let write = Work::Write { at: 0, from: Bytes::from(bytes), fua: true };
+    let mut device = home.device("pg", &clock()).unwrap();
+    assert_eq!(carry_out(&mut *device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+    // As a node ends.
+    let length = device.geometry().bytes;
+    let all = Work::Hint { at: 0, length, hint: overside_volume::Hint::DontNeed };
+    assert_eq!(carry_out(&mut *device, &SystemClock, all, DISK_PATIENCE).1, Ok(()));
+}
+
+#[test]
+fn a_member_that_missed_writes_is_not_read_until_it_has_them() {
+    for (layout, count) in [(LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+        let [first, second, away] = ["m0.img", "m1.img", "away"].map(|name| folder.path().join(name));
+        write(&home, 1);
+        fs::rename(&first, &away).unwrap();
+        let opened = home.open_volume("pg", &clock()).unwrap();
+        assert_eq!((opened.absent.len(), opened.about.health.state(0)), (1, overside_volume::MemberState::Stale));
+        drop(opened);
+        write(&home, 2);
+        assert_eq!(content(&home), 2);
+        fs::rename(&away, &first).unwrap();
+        // It is back, and what it has is old.
+        let description = home.description("pg").unwrap();
+        assert_eq!(description.stale, [0].into());
+        fs::rename(&second, &away).unwrap();
+        assert!(home.device("pg", &clock()).is_err(), "it alone is no volume, either");
+        let refused = home.repair("pg", &clock(), |_, _| {}).unwrap_err().to_string();
+        assert!(refused.contains("m1.img"), "{refused}");
+        fs::rename(&away, &second).unwrap();
+        let open = home.device("pg", &clock()).unwrap();
+        assert!(matches!(home.repair("pg", &clock(), |_, _| {}), Err(HomeError::InUse(_))));
+        drop(open);
+        let mended = home.repair("pg", &clock(), |_, _| {}).unwrap();
+        assert_eq!(mended, std::slice::from_ref(&first));
+        assert!(home.repair("pg", &clock(), |_, _| {}).unwrap().is_empty());
+        // Now the other one may go, for good.
+        fs::remove_file(&second).unwrap();
+        assert_eq!(content(&home), 2);
+        write(&home, 3);
+        assert_eq!(home.repair("pg", &clock(), |_, _| {}).unwrap(), [second]);
+        assert!(home.open_volume("pg", &clock()).unwrap().absent.is_empty());
+        fs::remove_file(&first).unwrap();
+        assert_eq!(content(&home), 3);
+    }
+}
+
+/// It is served meanwhile.
+#[test]
+fn a_member_that_is_back_gets_what_it_has_missed_while_the_volume_is_used() {
+    for (layout, count) in [(LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+        let [first, second, away] = ["m0.img", "m1.img", "away"].map(|name| folder.path().join(name));
+        fs::rename(&first, &away).unwrap();
+        write(&home, 5);
+        fs::rename(&away, &first).unwrap();
+        let Opened { mut device, about, .. } = home.open_volume("pg", &clock()).unwrap();
+        let until = std::time::Instant::now() + DISK_PATIENCE;
+        while about.health.state(0) == overside_volume::MemberState::Stale {
+            assert!(std::time::Instant::now() < until, "it is not resynced");
+            assert_eq!(content_of(&mut *device), 5);
+        }
+        drop(device);
+        assert!(home.description("pg").unwrap().stale.is_empty());
+        fs::remove_file(&second).unwrap();
+        assert_eq!(content(&home), 5);
+    }
+}
+
+#[test]
+fn what_no_member_has_right_is_known_in_the_next_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+    let lost = BTreeSet::from([LostRange { member: 1, at: 16384, length: 4096, kept: false }]);
+    let description = Description { lost, ..home.description("pg").unwrap() };
+    description.publish(&home.path("pg")).unwrap();
+    assert_eq!(home.description("pg").unwrap(), description);
+    fs::remove_file(folder.path().join("m0.img")).unwrap();
+    let mut device = home.device("pg", &clock()).unwrap();
+    let mut read = |at| {
+        let read = Work::Read { at, length: 8192, into: buffer() };
+        carry_out(&mut *device, &SystemClock, read, DISK_PATIENCE).1
+    };
+    assert_eq!((read(0), read(16384)), (Ok(()), Err(DeviceError::Corrupt)));
+}
+
+/// A volume of RAID 5 is killed, and a member is not there when it is opened again.
+#[test]
+fn what_a_crash_left_of_a_member_that_is_gone_is_named_until_it_is_back_or_written() {
+    for ends in ["it is back", "it is made anew", "another one is in its place"] {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), LayoutKind::Parity, 3), &clock()).unwrap();
+        let [member, away, new] = ["m1.img", "away", "new.img"].map(|name| folder.path().join(name));
+        let fill = |device: &mut dyn Device, byte: u8| {
+            let mut bytes = buffer();
+            bytes.fill(byte);
+            let write = Work::Write { at: LOST, from: Bytes::from(bytes), fua: true };
+            assert_eq!(carry_out(device, &SystemClock, write, DISK_PATIENCE).1, Ok(()));
+        };
+        let found = |device: &mut dyn Device| {
+            let read = Work::Read { at: LOST, length: 8192, into: buffer() };
+            let (work, result) = carry_out(device, &SystemClock, read, DISK_PATIENCE);
+            result.map(|()| if let Some(Work::Read { into, .. }) = work { into[0] } else { panic!("another") })
+        };
+        let close = |device: &mut dyn Device| repair::close(device, &member, &SystemClock).unwrap();
+        let until_current = |opened: &mut Opened| {
+            let until = std::time::Instant::now() + DISK_PATIENCE;
+            while opened.about.health.state(1) == overside_volume::MemberState::Stale {
+                assert!(std::time::Instant::now() < until, "{ends}: it is not resynced");
+                opened.device.poll(&mut Vec::new());
+            }
+        };
+        fill(&mut *home.device("pg", &clock()).unwrap(), 6);
+        fs::rename(&member, &away).unwrap();
+        let mut opened = home.open_volume("pg", &clock()).unwrap();
+        assert_eq!(found(&mut *opened.device), Err(DeviceError::Corrupt));
+        assert!(opened.about.health.lost(1) > 0);
+        drop(opened);
+        let noted = home.description("pg").unwrap();
+        assert!(noted.lost.iter().all(|range| range.member == 1 && range.kept) && !noted.lost.is_empty());
+        match ends {
+            "it is back" => fs::rename(&away, &member).unwrap(),
+            "it is made anew" => {
+                assert_eq!(home.repair("pg", &clock(), |_, _| {}).unwrap(), std::slice::from_ref(&member));
+            }
+            _ => drop(home.replace("pg", &member.display().to_string(), &Place::File(new.clone()), &clock()).unwrap()),
+        }
+        let mut opened = home.open_volume("pg", &clock()).unwrap();
+        until_current(&mut opened);
+        let is_back = ends == "it is back";
+        assert_eq!(found(&mut *opened.device), if is_back { Ok(6) } else { Err(DeviceError::Corrupt) }, "{ends}");
+        close(&mut *opened.device);
+        drop(opened);
+        let noted = home.description("pg").unwrap();
+        assert!(noted.lost.is_empty() == is_back && noted.lost.iter().all(|range| !range.kept), "{ends}");
+        let mut device = home.device("pg", &clock()).unwrap();
+        fill(&mut *device, 7);
+        close(&mut *device);
+        drop(device);
+        // Any one of the others is enough.
+        fs::remove_file(folder.path().join("m0.img")).unwrap();
+        assert_eq!(found(&mut *home.device("pg", &clock()).unwrap()), Ok(7), "{ends}");
+    }
+}
+
+/// In the first row of three members, the second one has its second stripe.
+const LOST: u64 = 64 << 10;
+
+#[test]
+fn a_mirror_of_files_and_memory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let mut mixed = creation(folder.path(), LayoutKind::Mirror, 2);
+    mixed.members[0] = Place::Memory(None);
+    assert!(home.create(&mixed, &clock()).unwrap_err().to_string().contains("memory has lost"));
+    mixed.members[1] = Place::Memory(None);
+    home.create(&mixed, &clock()).unwrap();
+    assert_eq!(content(&home), 0);
+}
+
+#[test]
+fn members_that_are_not_what_they_were_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Concat, 2), &clock()).unwrap();
+    let (first, second) = (folder.path().join("m0.img"), folder.path().join("m1.img"));
+    let refused = |why: &str| {
+        let error = home.device("pg", &clock()).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    let sound = fs::read(&first).unwrap();
+    fs::write(&first, fs::read(&second).unwrap()).unwrap();
+    refused("another place");
+    fs::write(&first, &sound[..sound.len() - 4096]).unwrap();
+    refused("shorter");
+    let mut torn = sound.clone();
+    torn[100] ^= 1;
+    fs::write(&first, &torn).unwrap();
+    assert!(home.device("pg", &clock()).is_ok(), "the other copy is whole");
+    torn[4096 + 100] ^= 1;
+    fs::write(&first, &torn).unwrap();
+    refused("checksum");
+    fs::write(&first, "").unwrap();
+    refused("no superblock");
+    fs::write(&first, &sound).unwrap();
+    let open = home.device("pg", &clock()).unwrap();
+    drop(open);
+    let description = folder.path().join("home/pg.volume");
+    let text = fs::read_to_string(&description).unwrap();
+    for cut in 0..text.len() {
+        fs::write(&description, &text[..cut]).unwrap();
+        let _ = home.device("pg", &clock()).map(drop);
+    }
+    for stale in ["stale 0\n", "stale 2\n", "stale x\n", "lost 0 0\n", "lost 0\n", "kept 0 0 4096 1\n", "grows x\n"] {
+        fs::write(&description, format!("{text}{stale}")).unwrap();
+        refused("is not what this program writes");
+    }
+    fs::write(&description, "overside-volume 2\n").unwrap();
+    refused("line 1");
+}
+
+#[test]
+fn a_volume_grows_with_what_is_in_it_and_half_of_that_is_finished() {
+    for (layout, count) in
+        [(LayoutKind::Concat, 2), (LayoutKind::Stripes, 3), (LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+        write(&home, 7);
+        let refused = |bytes| home.resize("pg", bytes, &clock()).unwrap_err().to_string();
+        assert!(refused(3 << 20).contains("does not become smaller"), "{}", refused(3 << 20));
+        assert!(refused(8 << 30).contains("no room for so many checksums"), "{}", refused(8 << 30));
+        let open = home.device("pg", &clock()).unwrap();
+        assert!(matches!(home.resize("pg", 6 << 20, &clock()), Err(HomeError::InUse(_))));
+        drop(open);
+        home.resize("pg", 6 << 20, &clock()).unwrap();
+        assert_eq!(content(&home), 7);
+        assert!(home.device("pg", &clock()).unwrap().geometry().bytes >= 6 << 20);
+        // A crash after the first member: whoever opens it goes on.
+        let description = Description { grows: Some(9 << 20), ..home.description("pg").unwrap() };
+        description.publish(&home.path("pg")).unwrap();
+        let first = folder.path().join("m0.img");
+        if layout != LayoutKind::Concat {
+            let before = repair::superblock(&first).unwrap();
+            let member_bytes = before.member_bytes * 3 / 2;
+            let file = fs::OpenOptions::new().write(true).open(&first).unwrap();
+            file.set_len(before.data_start() + member_bytes).unwrap();
+            let half = Superblock { generation: before.generation + 1, member_bytes, ..before };
+            file.write_all_at(&half.sums().unwrap().empty_bitmap(), half.sums().unwrap().bitmap).unwrap();
+            file.write_all_at(&half.bytes(), 0).unwrap();
+        }
+        let mut device = home.device("pg", &clock()).unwrap();
+        let bytes = device.geometry().bytes;
+        assert!((9 << 20..10 << 20).contains(&bytes), "{bytes}");
+        assert!(home.description("pg").unwrap().grows.is_none());
+        assert_eq!(content_of(&mut *device), 7);
+        // What is new is zeros, and matches its parity and its sums on every member.
+        let check = Work::Check { at: 0, length: bytes, mend: false, wrong: 0 };
+        let (work, result) = carry_out(&mut *device, &SystemClock, check, DISK_PATIENCE);
+        assert!(matches!(work, Some(Work::Check { wrong: 0, .. })) && result == Ok(()), "{layout:?}: {work:?}");
+        drop(device);
+        if layout.is_redundant() {
+            fs::remove_file(&first).unwrap();
+            let mut device = home.device("pg", &clock()).unwrap();
+            let read = Work::Read { at: bytes - 8192, length: 8192, into: buffer() };
+            let (work, result) = carry_out(&mut *device, &SystemClock, read, DISK_PATIENCE);
+            assert_eq!(result, Ok(()));
+            assert!(matches!(work, Some(Work::Read { into, .. }) if into.iter().all(|byte| *byte == 0)));
+            assert_eq!(content_of(&mut *device), 7);
+            drop(device);
+            assert!(refused(12 << 20).contains("m0.img"), "{}", refused(12 << 20));
+        }
+    }
+}
+
+#[test]
+fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
+    for (layout, count) in [(LayoutKind::Mirror, 2), (LayoutKind::Parity, 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::open(&folder.path().join("home")).unwrap();
+        home.create(&creation(folder.path(), layout, count), &clock()).unwrap();
+        write(&home, 4);
+        let [first, second, third] = ["m0.img", "m1.img", "new.img"].map(|name| folder.path().join(name));
+        let by = |old: &Path, new: &Path| {
+            home.replace("pg", &old.display().to_string(), &Place::File(new.to_path_buf()), &clock())
+        };
+        let before = fs::read_to_string(home.path("pg")).unwrap();
+        assert!(by(&third, &first).unwrap_err().to_string().contains("has no member"));
+        assert!(by(&first, &second).unwrap_err().to_string().contains("is there already"));
+        assert!(by(&first, &folder.path().join("no/folder")).is_err());
+        let memory = home.replace("pg", &first.display().to_string(), &Place::Memory(None), &clock());
+        assert!(memory.unwrap_err().to_string().contains("memory"));
+        let open = home.device("pg", &clock()).unwrap();
+        assert!(matches!(by(&first, &third), Err(HomeError::InUse(_))));
+        drop(open);
+        assert_eq!(fs::read_to_string(home.path("pg")).unwrap(), before, "half a step leaves nothing");
+        assert!(!third.exists());
+        fs::remove_file(&first).unwrap();
+        assert_eq!(by(&first, &third).unwrap(), Place::File(first.clone()));
+        assert_eq!(home.description("pg").unwrap().stale, [0].into());
+        let refused = by(&second, &first).unwrap_err().to_string();
+        assert!(refused.contains("wait until they are current"), "{refused}");
+        let Opened { mut device, about, .. } = home.open_volume("pg", &clock()).unwrap();
+        let until = std::time::Instant::now() + DISK_PATIENCE;
+        while about.health.state(0) == overside_volume::MemberState::Stale {
+            assert!(std::time::Instant::now() < until, "it is not resynced");
+            assert_eq!(content_of(&mut *device), 4);
+        }
+        drop(device);
+        // The new one alone is as good as the old one.
+        fs::remove_file(&second).unwrap();
+        assert_eq!(content(&home), 4);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Concat, 2), &clock()).unwrap();
+    let first = folder.path().join("m0.img").display().to_string();
+    let refused = home.replace("pg", &first, &Place::File(folder.path().join("x")), &clock()).unwrap_err();
+    assert!(refused.to_string().contains("cannot do without"), "{refused}");
+}
