@@ -3,7 +3,7 @@
 mod cases;
 
 use cases::{Case, any_case, bitmapped, bytes, list, mapped, spelt, strided, variable};
-use overside_shape::{Mask, Run, Shape};
+use overside_shape::{Frequency, Mask, Run, Shape};
 use proptest::prelude::*;
 
 fn plain() -> impl Strategy<Value = Case> {
@@ -76,6 +76,23 @@ proptest! {
         prop_assert_eq!(set.fragment_count(), set.fragments().count() as u64);
         for (i, expected) in expected.iter().enumerate() {
             prop_assert_eq!(&spelt(set.messages().message(i as u64)), expected);
+        }
+    }
+
+    /// Of each `of` elements `take` from `start` on, an element `width` bytes (d-rdma Fig. 4 DR-M04).
+    #[test]
+    fn a_frequency_takes_the_elements_that_it_names(
+        base in 0u64..50, width in 1u64..6, (of, start, take) in (1u64..6).prop_flat_map(|of| (Just(of), 0..of))
+            .prop_flat_map(|(of, start)| (Just(of), Just(start), 1..=of - start)), count in 1u64..8,
+    ) {
+        let shape = Shape::every(Frequency { base, width, take, of, start, count }).unwrap();
+        let element = |index: u64| bytes(Run::new(base + index * width, width)).collect::<Vec<u64>>();
+        let wanted = (0..count * of).filter(|index| (start..start + take).contains(&(index % of)));
+        let wanted: Vec<Vec<u64>> = wanted.map(element).collect();
+        prop_assert_eq!(spelt(shape.fragments()), wanted.concat());
+        prop_assert_eq!((shape.elements(), shape.messages().count()), (count * take, count));
+        for (period, elements) in wanted.chunks(take as usize).enumerate() {
+            prop_assert_eq!(spelt(shape.messages().message(period as u64)), elements.concat());
         }
     }
 

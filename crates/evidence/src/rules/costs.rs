@@ -69,6 +69,15 @@ pub(super) const RULES: &[Rule] = &[
         ],
     ),
     rule(
+        "DR-C09",
+        // A gap by projection comes again in each row; where rows go is no rule.
+        &[
+            count("lengths of gaps of a projection, query 6", "lengths of gaps: projection", 6, AtMost(8.0)),
+            count("… of a shuffle by order to 8", "lengths of gaps: shuffle by order", 8, AtLeast(16.0)),
+            count("… by part", "lengths of gaps: shuffle by part", 8, AtLeast(16.0)),
+        ],
+    ),
+    rule(
         "DR-C38",
         &[
             count("a shuffle by order to 8: fragments a value", "fragments a value: shuffle by order", 8, AtLeast(0.1)),

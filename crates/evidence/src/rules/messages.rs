@@ -6,7 +6,7 @@ use crate::{
     verdict::{Of, Part, RangeEnds, Rule, Wanted},
 };
 use Metric::Recorded;
-use Wanted::{AtLeast, AtMost};
+use Wanted::{AtLeast, AtMost, Within};
 
 const TCP: &str = "two idle cores, TCP";
 const INDEX: &str = "two idle cores, shm: index";
@@ -18,9 +18,9 @@ const LARGE: RangeEnds = (433, u64::MAX);
 
 pub(super) const RULES: &[Rule] = &[
     rule("RS-C04", &[ratio("header and footer over the index", Recorded, at(FRAMED, 64), at(INDEX, 64), AtLeast(1.0))]),
-    // About 20 %, and about 5 %.
-    rule("RS-C06", &[gain("inline over fetched from memory, up to 192 B", SMALL, AtLeast(1.15))]),
-    rule("RS-C07", &[gain("inline over fetched from memory, above 192 up to 432 B", MIDDLE, AtLeast(1.025))]),
+    // About 20 %, and about 5 %: neither less nor more.
+    rule("RS-C06", &[gain("inline over fetched from memory, up to 192 B", SMALL, Within(1.15, 1.25))]),
+    rule("RS-C07", &[gain("inline over fetched from memory, above 192 up to 432 B", MIDDLE, Within(1.025, 1.075))]),
     // No gain above says something only where there is one below.
     rule(
         "RS-C08",
@@ -31,7 +31,11 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         "RS-C10",
-        &[ratio("index raised by atomics over TCP of this host", Recorded, at(INDEX, 64), at(TCP, 64), AtLeast(4.5))],
+        // Over TCP on the same network, and on the slower one.
+        &[
+            ratio("index raised by atomics over TCP of this host", Recorded, at(INDEX, 64), at(TCP, 64), AtLeast(4.5)),
+            ratio("… as over Ethernet", Recorded, at(INDEX, 64), at(TCP, 64), AtLeast(9.8)),
+        ],
     ),
     rule(
         "RS-C11",
@@ -39,7 +43,12 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         "RS-C12",
-        &[ratio("header and footer inline over not", Recorded, at(INLINE, 64), at(FRAMED, 64), AtLeast(1.12))],
+        // Below the 20 % of RS-C06.
+        &[
+            ratio("header and footer inline over not", Recorded, at(INLINE, 64), at(FRAMED, 64), Within(1.12, 1.2)),
+            ratio("… inline over TCP of this host", Recorded, at(INLINE, 64), at(TCP, 64), AtLeast(8.8)),
+            ratio("… as over Ethernet", Recorded, at(INLINE, 64), at(TCP, 64), AtLeast(18.8)),
+        ],
     ),
 ];
 

@@ -5,7 +5,7 @@ use crate::{
     measured::{Lack, Measured, Metric, Reading},
     verdict::{At, Of, On, Part, Rule, Wanted, ratios},
 };
-use Metric::{Busy, Rate, Recorded, Work};
+use Metric::{Rate, Recorded, Work, Working};
 use Wanted::{AtLeast, AtMost, Within};
 
 /// The paper's table: 64 Ki rows, two destinations.
@@ -18,12 +18,17 @@ const fn pattern(series: &'static str) -> At {
     At { series, on: On::X(0b1011), rows: None }
 }
 
+/// All four columns.
+const fn whole(series: &'static str) -> At {
+    At { series, on: On::X(0b1111), rows: None }
+}
+
 pub(super) const RULES: &[Rule] = &[
     rule(
         "DR-C02",
         &[part(
-            "share of time in which copying out takes the sender's processor",
-            Of::Value(Busy, small("copy-out")),
+            "share of time in which the sender works, copying out",
+            Of::Value(Working, small("copy-out")),
             AtLeast(0.9),
         )],
     ),
@@ -75,8 +80,8 @@ pub(super) const RULES: &[Rule] = &[
             // 1.5 of 18 Gb/s.
             ratio("lists over copying out: throughput", Rate, small("sge-list"), small("copy-out"), AtMost(0.0834)),
             part(
-                "share of time in which lists take the sender's processor",
-                Of::Value(Busy, small("sge-list")),
+                "share of time in which the sender works, by lists",
+                Of::Value(Working, small("sge-list")),
                 Within(0.35, 0.65),
             ),
         ],
@@ -87,8 +92,8 @@ pub(super) const RULES: &[Rule] = &[
         &[
             ratio("copying out over lists: throughput", Rate, small("copy-out"), small("sge-list"), AtLeast(12.0)),
             part(
-                "share of time in which copying out takes the sender's processor",
-                Of::Value(Busy, small("copy-out")),
+                "share of time in which the sender works, copying out",
+                Of::Value(Working, small("copy-out")),
                 AtLeast(0.9),
             ),
         ],
@@ -116,19 +121,27 @@ pub(super) const RULES: &[Rule] = &[
                 Of::Value(Recorded, pattern("gather entries a row")),
                 Within(2.0, 2.0),
             ),
+            part("… no column dropped", Of::Value(Recorded, whole("gather entries a row")), Within(1.0, 1.0)),
             part("regions for all rows", Of::Value(Recorded, pattern("regions")), Within(1.0, 1.0)),
         ],
     ),
     projection(
         "DR-C19",
-        // As in the shuffle: 18 over 1.5 Gb/s.
-        &[ratio(
-            "columns A, B and D: copying out over lists, throughput",
-            Rate,
-            pattern("copy-out"),
-            pattern("sge-list"),
-            AtLeast(12.0),
-        )],
+        // As in the shuffle: 18 over 1.5 Gb/s, and all of a core.
+        &[
+            ratio(
+                "columns A, B and D: copying out over lists, throughput",
+                Rate,
+                pattern("copy-out"),
+                pattern("sge-list"),
+                AtLeast(12.0),
+            ),
+            part(
+                "share of time in which the sender works, copying out",
+                Of::Value(Working, pattern("copy-out")),
+                AtLeast(0.9),
+            ),
+        ],
     ),
 ];
 

@@ -311,6 +311,88 @@ pub(crate) fn sandboxed(side: Side, log: &mut Log) {
     close(side.fd);
 }
 
+/// Messages are sent, and taken, on threads that no system call outlives (rdma-sockets RS-M02). Meanwhile the other end waits on another
+/// connection, so that nobody is to be woken. Plainly each message is a call, and over RDMA the device may ring by one.
+pub(crate) fn without_calls(side: Side, log: &mut Log) {
+    side.warm_up();
+    let one = second(&side);
+    one.exchange(30);
+    // What comes then is in the large ring, which has its memory.
+    if one.server {
+        send_all(one.fd, &pattern(0, 50_000));
+    } else {
+        assert!(recv_exactly(one.fd, 50_000) == pattern(0, 50_000));
+    }
+    if one.server {
+        assert!(recv_exactly(one.fd, 50_000) == pattern(0, 50_000));
+    } else {
+        send_all(one.fd, &pattern(0, 50_000));
+    }
+    for round in 0..4u8 {
+        side.rendezvous(round);
+        let sends = side.server == round.is_multiple_of(2);
+        if sends {
+            // Where bytes lie unread, a sender looks now and then whether anybody is there.
+            in_a_cell(&[libc::SYS_ppoll], move |message| send_all(one.fd, &pattern(message, 64)));
+        }
+        side.rendezvous(round);
+        if !sends {
+            in_a_cell(&[], move |message| assert!(recv_exactly(one.fd, 64) == pattern(message, 64)));
+        }
+    }
+    side.rendezvous(9);
+    close(one.fd);
+    log.say("all went over");
+}
+
+/// Does it a hundred times on a thread of its own, which after the first time may do this and end.
+fn in_a_cell(also: &[libc::c_long], each: impl Fn(usize) + Send + 'static) {
+    let locked = std::env::var_os("LD_PRELOAD").is_some() && std::env::var_os(crate::OVER).is_none();
+    let ends = [libc::SYS_exit, libc::SYS_munmap, libc::SYS_madvise, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack];
+    let allowed = [&ends, also].concat();
+    let all = move || {
+        each(0);
+        if locked {
+            allow_alone(&allowed);
+        }
+        (1..100).for_each(each);
+    };
+    std::thread::spawn(all).join().unwrap();
+}
+
+/// Any other system call of this thread kills the process.
+#[cfg(target_arch = "x86_64")]
+fn allow_alone(numbers: &[libc::c_long]) {
+    let line = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let mut program = vec![line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for (index, number) in numbers.iter().enumerate() {
+        let jump = (numbers.len() - index) as u8;
+        program.push(line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jump, *number as u32));
+    }
+    program.push(line(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS));
+    program.push(line(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: a live filter. By an instruction of its own: the library goes back to the kernel where a program asks for a filter.
+    let refused = unsafe {
+        let mut result = libc::SYS_seccomp;
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") result,
+            in("rdi") u64::from(libc::SECCOMP_SET_MODE_FILTER),
+            in("rsi") 0,
+            in("rdx") &raw const filter,
+            out("rcx") _,
+            out("r11") _,
+        );
+        result
+    };
+    assert_eq!(refused, 0);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn allow_alone(_numbers: &[libc::c_long]) {}
+
 /// No process may take another's descriptors, as where the system keeps debuggers out.
 pub(crate) fn without_borrowing() -> std::io::Result<()> {
     let line = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };

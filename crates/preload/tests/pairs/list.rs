@@ -113,6 +113,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("six", confined::six),
     ("many", confined::many),
     ("sandboxed", confined::sandboxed),
+    ("without_calls", confined::without_calls),
     ("strict", confined::strict),
     ("other_version", strangers::other_version),
     ("unsealed", strangers::unsealed),

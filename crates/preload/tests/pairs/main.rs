@@ -340,6 +340,7 @@ pairs! {
     six: Rings,
     many: Rings,
     sandboxed: Rings,
+    without_calls: Often(400),
     strict: RingsAfterFork,
     scattered: Any,
     other_version: Kernel("was not the other end"),

@@ -114,6 +114,7 @@ const LINE_BYTES: u64 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overside_evidence::Says;
 
     #[test]
     fn gaps_are_told_by_their_length() {
@@ -122,6 +123,18 @@ mod tests {
         let found = found(&shape, values(&shape));
         assert_eq!((found.fragments, found.lengths), (0.75, 2));
         assert!((found.close - 2.0 / 3.0).abs() < 1e-9, "{found:?}");
+    }
+
+    /// What is counted is of no machine: both claims about fragments have their verdicts here.
+    #[test]
+    fn lineitem_has_the_fragments_that_the_paper_speaks_of() {
+        let mut figure = Figure::new("costs", "", "");
+        count(&mut figure).unwrap();
+        figure.judge().unwrap();
+        for claim in ["DR-C09", "DR-C38"] {
+            let said = figure.claims.iter().map(|one| &one.judgement).find(|said| said.claim == claim).unwrap();
+            assert_eq!(said.verdict, Says::Agrees, "{claim}: {}", said.here());
+        }
     }
 
     #[test]
