@@ -17,7 +17,6 @@ const MIDDLE: RangeEnds = (193, 432);
 const LARGE: RangeEnds = (433, u64::MAX);
 
 pub(super) const RULES: &[Rule] = &[
-    rule("RS-C04", &[ratio("header and footer over the index", Recorded, at(FRAMED, 64), at(INDEX, 64), AtLeast(1.0))]),
     // About 20 %, and about 5 %: neither less nor more.
     rule("RS-C06", &[gain("inline over fetched from memory, up to 192 B", SMALL, Within(1.15, 1.25))]),
     rule("RS-C07", &[gain("inline over fetched from memory, above 192 up to 432 B", MIDDLE, Within(1.025, 1.075))]),

@@ -228,9 +228,10 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         "TH-C08",
-        &[some(
-            "128 B: copying's work of both ends for a byte over gathering's, the best send",
-            Of::Curves(Metric::BothWork, COPY_128, ZERO_128, ANYWHERE),
+        // A migration's sends are long.
+        &[part(
+            "128 B: copying's work of both ends for a byte over gathering's, sends of 16 KiB and more",
+            Of::Curves(Metric::BothWork, COPY_128, ZERO_128, (16 << 10, u64::MAX)),
             AtMost(1.0),
         )],
     ),
