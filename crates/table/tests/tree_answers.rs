@@ -249,6 +249,11 @@ fn deltas_put_in_any_order_are_sent_in_the_order_of_keys() {
     let state = PageState::new(page.leaf(), page.offset_of(page.base()), page.rows(), &deltas);
     let mut answer = DeltaAnswer::new();
     answer.push(&state, &Projection::whole(&schema()));
+    // The page is one entry of the list, and the small ones behind it are the deltas (to-copy §5.3, TC-M12).
+    let [whole, small @ ..] = answer.fragments() else { panic!("an answer without a page") };
+    assert_eq!((whole.offset, whole.len), (page.offset_of(page.base()), page.base().len() as u64));
+    let bytes: usize = deltas.iter().map(|delta| delta.record.record().len()).sum();
+    assert_eq!(small.iter().map(|fragment| fragment.len).sum::<u64>(), bytes as u64);
     let mut message = vec![0; answer.head_len()];
     answer.write_head(&mut message, &Projection::whole(&schema()), 0, 0, true);
     Memory::of(&page).append(answer.fragments(), &mut message);

@@ -78,6 +78,7 @@ fn memory_that_is_held_back_is_told_to_clients() {
     assert_eq!(client.held().unwrap().unwrap(), Default::default());
     // A page that is held by a pin, and replaced under it.
     let page = stored.tree.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward).next().unwrap();
+    assert!((8 << 10..=16 << 10).contains(&page.base().len()), "pages of 16 KiB (TC-M31)");
     assert_eq!(client.held().unwrap().unwrap().pins, 1);
     for _ in 0..20 {
         put(&mut client, &table);

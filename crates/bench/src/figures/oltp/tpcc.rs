@@ -206,6 +206,10 @@ mod tests {
     #[test]
     fn the_mix_is_the_benchmarks() {
         assert_eq!(MIX.iter().map(|(_, weight)| weight).sum::<u32>(), 100);
+        // The least of each that the clause allows; the rest are new orders.
+        for (name, least) in [("payment", 43), ("order_status", 4), ("delivery", 4), ("stock_level", 4)] {
+            assert!(MIX.iter().any(|(script, weight)| script.starts_with(name) && *weight >= least), "{name}");
+        }
         assert!(MIX.iter().all(|(name, _)| SCRIPTS.iter().any(|(script, _)| script == name)), "each kind has a script");
     }
 }
