@@ -6,7 +6,7 @@ use crate::{
     verdict::{Of, Part, Rule, Wanted},
 };
 use Metric::Recorded;
-use Wanted::{AtLeast, Within};
+use Wanted::AtLeast;
 
 pub(super) const RULES: &[Rule] = &[
     rule(
@@ -38,7 +38,6 @@ pub(super) const RULES: &[Rule] = &[
             AtLeast(1.0),
         )],
     ),
-    rule("VI-C23", &[share("the node's share of a read of 2 KiB", 2048, 0.2), share("… of 8 KiB", 8192, 0.09)]),
     rule(
         "VI-C27",
         // Too much: half as much again.
@@ -57,9 +56,4 @@ const ASLEEP_CPU: &str = "a read, client's CPU ns: native, asleep";
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "clients", parts }
-}
-
-/// Half of what the paper has, to twice as much.
-const fn share(says: &'static str, x: u64, paper: f64) -> Part {
-    part(says, Of::Value(Recorded, at("a read, node's share: native, asleep", x)), Within(paper / 2.0, paper * 2.0))
 }
