@@ -440,3 +440,20 @@ const MESSAGE_MAX: usize = 1 << 20;
 const POOL_BYTES: usize = 1 << 20;
 /// Messages to each receiver that are checked.
 const CHECKED: u64 = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A figure that lacks what a rule asks says nothing of its claim, however short the run.
+    #[test]
+    fn quick_runs_too_have_the_sends_that_rules_ask_for() {
+        for quick in [true, false] {
+            let cells = cells(quick);
+            for (record_bytes, per_send) in [(1024, 4), (1024, 6), (1024, 16), (128, 32), (64, 1), (256, 1)] {
+                let asked = Cell { record_bytes, per_send };
+                assert_eq!(cells.iter().filter(|cell| **cell == asked).count(), 1, "quick: {quick}, {asked:?}");
+            }
+        }
+    }
+}
