@@ -83,7 +83,7 @@ impl SgeList {
             row.clear();
             row.extend(self.runs.iter().map(|run| Run::new(at + run.at, run.len)));
             self.entries += row.len();
-            let view = View::of(&self.query.memory, &Shape::list(&row)?)?;
+            let view = View::runs(&self.query.memory, row.iter().copied())?;
             self.ready.push_back(WorkRequest::send(0, view).unsignalled());
         }
         Ok(())

@@ -88,7 +88,8 @@ impl SgeList<'_> {
                 |column: usize| Run::new((column * self.table.pitch + row * VALUE_BYTES) as u64, VALUE_BYTES as u64);
             self.shapes.extend((0..COLUMNS).map(run));
             self.entries += self.shapes.len();
-            let view = View::of(&self.table.memory, &Shape::list(&self.shapes)?)?;
+            // The entries alone: no shape is asked what a rule would make of them.
+            let view = View::runs(&self.table.memory, self.shapes.iter().copied())?;
             self.ready[usize::from(self.table.to[row])].push_back(WorkRequest::send(0, view).unsignalled());
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::{measure::alternate, svg::Scale};
 use anyhow::{Context, Result, ensure};
 use overside::{
     memory::{Buffer, Segment, View},
-    shape::{Run, Shape},
+    shape::Run,
     verbs::{Memory, Opcode, Readable, Remote, RemoteToken, WorkCompletion, WorkRequest, Writable},
 };
 
@@ -45,7 +45,7 @@ impl Side for Verb {
         }
         self.runs.clear();
         self.runs.extend((0..self.gather).map(|_| self.records.take()));
-        let view = View::of(self.records.memory(), &Shape::list(&self.runs)?)?;
+        let view = View::runs(self.records.memory(), self.runs.iter().copied())?;
         let request = if self.opcode == Opcode::Send {
             WorkRequest::send(0, view)
         } else {
