@@ -15,7 +15,7 @@ use crate::{
 use anyhow::{Result, ensure};
 use overside::{
     memory::{Pool, View},
-    shape::{Run, Shape},
+    shape::Run,
     verbs::WorkRequest,
 };
 
@@ -72,20 +72,20 @@ impl Side for Pages {
                 self.pool.view(buffer, PAGE_BYTES + deltas)
             }
             PageForm::Gather => {
-                let place = Shape::list(&[self.pages.take()])?;
-                let page = View::of(self.pages.memory(), &place)?;
+                let place = self.pages.take();
+                let page = View::runs(self.pages.memory(), [place])?;
                 self.runs.clear();
                 self.runs.extend((0..self.count).map(|_| self.deltas.take()));
                 match self.count {
                     0 => page,
-                    _ => page.then(View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?),
+                    _ => page.then(View::runs(self.deltas.memory(), self.runs.iter().copied())?),
                 }
             }
             PageForm::Scattered => {
                 let count = self.scattered();
                 self.runs.clear();
                 self.runs.extend((0..count).map(|_| self.deltas.take()));
-                View::of(self.deltas.memory(), &Shape::list(&self.runs)?)?
+                View::runs(self.deltas.memory(), self.runs.iter().copied())?
             }
             PageForm::ScatteredCopied => {
                 let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };

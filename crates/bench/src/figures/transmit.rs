@@ -147,10 +147,9 @@ impl Side for Transmit {
         let begun = self.prepared.begin();
         self.runs.clear();
         self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
-        let shape = Shape::list(&self.runs)?;
-        // Prices this very send, as a user of the planner would.
-        let packs =
-            self.way == TransmitWay::Auto && self.planner.plan(&shape, &self.terms)?.way() != planner::Way::Gather;
+        // Prices this very send, as a user of the planner would. Who only gathers makes the entries alone.
+        let packs = self.way == TransmitWay::Auto
+            && self.planner.plan(&Shape::list(&self.runs)?, &self.terms)?.way() != planner::Way::Gather;
         let memory = self.records[to].memory();
         let view = match room {
             Some(mut buffer) if packs => {
@@ -168,7 +167,7 @@ impl Side for Transmit {
                     self.pool.put(unused);
                 }
                 self.gathers += 1;
-                View::of(memory, &shape)?
+                View::runs(memory, self.runs.iter().copied())?
             }
         };
         self.prepared.end(begun);
