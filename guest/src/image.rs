@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::archive::Archive;
 use crate::host::{DRIVERS, VERBS, libraries, output};
-use crate::kernel::{self, Kernel, write_whole};
+use crate::kernel::{self, Kernel, Series, write_whole};
 
 /// Kernel and first file system.
 #[derive(Debug)]
@@ -17,18 +17,22 @@ pub struct Base {
 }
 
 /// The base in `folder`; built when none is there that this version of the code made.
-pub fn base(folder: &Path) -> Result<Base> {
-    let kernel = kernel::get(folder)?;
-    let recipe = fingerprint(&[INIT, &MODULES.join(" "), &APPLETS.join(" "), LAYOUT]);
+pub fn base(folder: &Path, series: Series) -> Result<Base> {
+    let kernel = kernel::get(folder, series)?;
+    let wanted: Vec<&str> = match series {
+        Series::Stable => MODULES.to_vec(),
+        Series::Later => [&MODULES[..], &LATER_MODULES].concat(),
+    };
+    let recipe = fingerprint(&[INIT, &wanted.join(" "), &APPLETS.join(" "), LAYOUT]);
     let archive = folder.join(format!("base-{}-{recipe:016x}.cpio", kernel.version));
     if !archive.exists() {
         println!("guest: building the base image");
-        write_whole(&archive, &build(&kernel)?.bytes())?;
+        write_whole(&archive, &build(&kernel, &wanted)?.bytes())?;
     }
     Ok(Base { kernel: kernel.image, archive })
 }
 
-fn build(kernel: &Kernel) -> Result<Archive> {
+fn build(kernel: &Kernel, wanted: &[&str]) -> Result<Archive> {
     let mut archive = Archive::default();
     for folder in ["proc", "sys", "dev", "tmp", "run", "job", "etc", "var/tmp", "lib64", "bin"] {
         archive.folder(folder);
@@ -55,7 +59,7 @@ fn build(kernel: &Kernel) -> Result<Archive> {
     archive.file("etc/passwd", false, *b"root:x:0:0::/:/bin/sh\n");
     archive.file("etc/hosts", false, *b"127.0.0.1 localhost\n");
     archive.file("init", true, INIT);
-    modules(&mut archive, kernel)?;
+    modules(&mut archive, kernel, wanted)?;
     Ok(archive)
 }
 
@@ -73,15 +77,21 @@ pub fn add_program(archive: &mut Archive, path: &str, from: &Path) -> Result<()>
 }
 
 /// The modules and what they need, in the order in which they must be loaded.
-fn modules(archive: &mut Archive, kernel: &Kernel) -> Result<()> {
+fn modules(archive: &mut Archive, kernel: &Kernel, all: &[&str]) -> Result<()> {
     let folder = kernel.unpacked.join("lib/modules").join(&kernel.version);
     let listed = std::fs::read_to_string(folder.join("modules.dep")).context("depmod has left no modules.dep")?;
+    let within =
+        std::fs::read_to_string(folder.join("modules.builtin")).context("the kernel has no modules.builtin")?;
+    let is_it = |line: &str, wanted: &str| {
+        let file = line.split(':').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        file.split('.').next() == Some(wanted)
+    };
     let mut order: Vec<&str> = Vec::new();
-    for wanted in MODULES {
-        let line = listed.lines().find(|line| {
-            let file = line.split(':').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
-            file.split('.').next() == Some(wanted)
-        });
+    for wanted in all {
+        if within.lines().any(|line| is_it(line, wanted)) {
+            continue;
+        }
+        let line = listed.lines().find(|line| is_it(line, wanted));
         let Some(line) = line else { bail!("the kernel has no module {wanted}") };
         let (module, needs) = line.split_once(':').context("modules.dep is malformed")?;
         // What it needs, last needed first.
@@ -139,8 +149,10 @@ const MODULES: [&str; 11] = [
     "virtio_blk",
     "ext4",
 ];
-const APPLETS: [&str; 36] = [
+/// What the stable kernel has not.
+const LATER_MODULES: [&str; 1] = ["ublk_drv"];
+const APPLETS: [&str; 38] = [
     "sh", "ash", "awk", "basename", "cat", "chmod", "cmp", "cp", "cut", "dd", "diff", "echo", "env", "expr", "false",
     "grep", "head", "insmod", "kill", "ln", "ls", "md5sum", "mkdir", "modprobe", "mount", "mv", "poweroff", "printf",
-    "rm", "sed", "sleep", "sort", "sync", "tail", "uniq", "wc",
+    "rm", "sed", "sleep", "sort", "sync", "tail", "tr", "umount", "uniq", "wc",
 ];

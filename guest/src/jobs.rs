@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::archive::Archive;
 use crate::host::output;
 use crate::image::add_program;
+use crate::kernel::Series;
 
 /// A test that runs in a guest.
 #[derive(Debug)]
@@ -22,13 +23,15 @@ pub struct Job {
     borrowed: &'static [&'static str],
     /// Run by each machine, with `$NODE` its number.
     script: &'static str,
+    /// Whose kernel it runs on.
+    pub series: Series,
     /// Machines with a wire between them.
     pub machines: u8,
     /// It has hung when it takes longer: many times what it takes on a host with nothing else to do.
     pub limit_s: u64,
 }
 
-pub const JOBS: [Job; 6] = [
+pub const JOBS: [Job; 7] = [
     Job {
         name: "conformance",
         builds: &[&[
@@ -57,6 +60,7 @@ pub const JOBS: [Job; 6] = [
         ],
         borrowed: &[],
         script: include_str!("conformance.sh"),
+        series: Series::Stable,
         machines: 1,
         limit_s: 600,
     },
@@ -66,6 +70,7 @@ pub const JOBS: [Job; 6] = [
         programs: &[("overside", "overside")],
         borrowed: &[],
         script: include_str!("scan.sh"),
+        series: Series::Stable,
         machines: 1,
         limit_s: 600,
     },
@@ -75,6 +80,7 @@ pub const JOBS: [Job; 6] = [
         programs: &[("overside", "overside")],
         borrowed: &[],
         script: include_str!("death.sh"),
+        series: Series::Stable,
         machines: 1,
         limit_s: 600,
     },
@@ -84,6 +90,7 @@ pub const JOBS: [Job; 6] = [
         programs: &[("pairs", "pairs"), ("overside_preload", "liboverside_preload.so")],
         borrowed: &[],
         script: include_str!("sockets.sh"),
+        series: Series::Stable,
         machines: 1,
         limit_s: 900,
     },
@@ -93,6 +100,7 @@ pub const JOBS: [Job; 6] = [
         programs: &[("overside", "overside"), ("overside_preload", "liboverside_preload.so")],
         borrowed: &["redis-server", "redis-benchmark", "redis-cli"],
         script: include_str!("apart.sh"),
+        series: Series::Stable,
         machines: 2,
         limit_s: 900,
     },
@@ -102,8 +110,19 @@ pub const JOBS: [Job; 6] = [
         programs: &[("between", "between"), ("overside", "overside"), ("declare", "declare")],
         borrowed: &[],
         script: include_str!("between.sh"),
+        series: Series::Stable,
         machines: 2,
         limit_s: 600,
+    },
+    Job {
+        name: "ublk",
+        builds: &[COMMAND],
+        programs: &[("overside", "overside")],
+        borrowed: &["fio", "mke2fs", "e2fsck", "blkdiscard"],
+        script: include_str!("ublk.sh"),
+        series: Series::Later,
+        machines: 1,
+        limit_s: 900,
     },
 ];
 /// Its machines are killed, so it is no test like the others: `power` runs it.
@@ -113,6 +132,7 @@ pub const POWER: Job = Job {
     programs: &[("power", "power")],
     borrowed: &[],
     script: include_str!("power.sh"),
+    series: Series::Stable,
     machines: 1,
     limit_s: 600,
 };
@@ -135,8 +155,8 @@ pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {
         std::fs::remove_file(scratch)?;
     }
     for name in job.borrowed {
-        let program = Path::new("/usr/bin").join(name);
-        if program.exists() {
+        let places = ["/usr/bin", "/usr/sbin"].map(|folder| Path::new(folder).join(name));
+        if let Some(program) = places.into_iter().find(|program| program.exists()) {
             add_program(&mut archive, &format!("job/{name}"), &program)?;
         }
     }

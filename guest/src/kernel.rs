@@ -8,6 +8,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::host::output;
 
+/// Which of Debian's kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Series {
+    /// The stable release's own.
+    Stable,
+    /// A later one, which has drivers that the stable one lacks.
+    Later,
+}
+
 /// The kernel's files on this host.
 #[derive(Debug)]
 pub struct Kernel {
@@ -20,10 +29,14 @@ pub struct Kernel {
 }
 
 /// The kernel in `folder`; fetched when none is there.
-pub fn get(folder: &Path) -> Result<Kernel> {
-    let unpacked = folder.join("kernel");
+pub fn get(folder: &Path, series: Series) -> Result<Kernel> {
+    let (name, meta) = match series {
+        Series::Stable => ("kernel", "linux-image-amd64"),
+        Series::Later => ("kernel-6.12", "linux-image-6.12-amd64"),
+    };
+    let unpacked = folder.join(name);
     if !unpacked.join("boot").is_dir() {
-        fetch(folder, &unpacked)?;
+        fetch(folder, &unpacked, meta)?;
     }
     let compressed = std::fs::read_dir(unpacked.join("boot"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -39,14 +52,14 @@ pub fn get(folder: &Path) -> Result<Kernel> {
     Ok(Kernel { image, version, unpacked })
 }
 
-/// Fetches the package that Debian's newest kernel is in.
-fn fetch(folder: &Path, unpacked: &Path) -> Result<()> {
-    let depends = output(Command::new("apt-cache").args(["depends", META]))?;
+/// Fetches the newest kernel that `meta` depends on.
+fn fetch(folder: &Path, unpacked: &Path, meta: &str) -> Result<()> {
+    let depends = output(Command::new("apt-cache").args(["depends", meta]))?;
     let depends = String::from_utf8_lossy(&depends).into_owned();
     let package = depends
         .lines()
         .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))
-        .with_context(|| format!("apt knows no {META}; apt-get update"))?;
+        .with_context(|| format!("apt knows no {meta}; apt-get update"))?;
     let package = format!("linux-image-{package}");
     println!("guest: fetching {package}");
     let download = folder.join("download");
@@ -110,8 +123,6 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(std::fs::rename(partial, path)?)
 }
 
-/// Depends on the newest kernel.
-const META: &str = "linux-image-amd64";
 const UNPACKERS: [(&[u8], &[&str]); 3] = [
     (b"\xfd7zXZ", &["xz", "-dc", "--single-stream"]),
     (b"\x28\xb5\x2f\xfd", &["zstd", "-dcq"]),

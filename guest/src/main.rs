@@ -14,6 +14,7 @@
 //! | `sockets` | unmodified programs in pairs, their connections over the device |
 //! | `apart` | redis on one machine, its own programs on the other |
 //! | `between` | two machines, a wire and a key: every verb, a declared region, scans; delays, resets, a cut wire |
+//! | `ublk` | a volume as a block device, on a later kernel: fio and ext4 while node and server are killed |
 //!
 //! Kernel and base image are kept under `target/guest`. There is one emulated processor: tests must yield or sleep.
 
@@ -76,10 +77,10 @@ fn run(root: &Path, keep: bool, names: &[&str]) -> Result<()> {
     host::check()?;
     let folder = host::target(root).join("guest");
     std::fs::create_dir_all(&folder)?;
-    let base = image::base(&folder)?;
     let mut failed = Vec::new();
     for job in chosen {
         let started = Instant::now();
+        let base = image::base(&folder, job.series)?;
         let packed = jobs::pack(root, &folder, job)?;
         let status = if job.name == POWER.name {
             let initrd = boot::initrd(&base, &packed)?;

@@ -9,6 +9,7 @@
 //!
 //! - `buffer`: memory aligned to a block. `disk`: the trait, requests, completions.
 //! - `uring`, `plain`: the system's two ways. `folder`: names without links, locks, who may use it.
+//! - `ublk`: the other way around: a block device of the kernel, whose requests a program does.
 //! - `AtomicFile`: written without a name until it is whole, so a full disk leaves the old file.
 //!
 //! # Invariants
@@ -24,6 +25,7 @@ mod disk;
 mod folder;
 mod mutant;
 mod plain;
+mod ublk;
 mod uring;
 
 pub use atomic_file::AtomicFile;
@@ -32,6 +34,7 @@ pub use disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request, complete}
 #[doc(hidden)]
 pub use mutant::mutant;
 pub use plain::Plain;
+pub use ublk::{DESCRIPTOR_BYTES, Ublk, UblkControl, UblkEvent};
 pub use uring::Uring;
 
 use std::io;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`cache`] | a device over a device that keeps blocks in memory, by one of seven policies |
 //! | [`files`] | files on a volume: which has which bytes |
-//! | [`fronts`] | devices for programs that know nothing of this project: NBD |
+//! | [`fronts`] | devices for programs that know nothing of this project: NBD, FUSE, ublk |
 //! | [`home`] | where volumes are written down: a folder, and superblocks on members |
 //! | [`members`] | what a volume lies on: files, memory |
 //! | [`server`] | volumes served: sessions, credits, each request once |

@@ -4,13 +4,14 @@ use overside_corpus::{Check, Corpus};
 use overside_vault::files::{fuzz_files, seeds_files};
 use overside_vault::fronts::fuse::{fuzz_fuse, seeds_fuse};
 use overside_vault::fronts::nbd::{fuzz_nbd, seeds_nbd};
+use overside_vault::fronts::ublk::{fuzz_ublk, seeds_ublk};
 use overside_vault::home::{fuzz_superblock, seeds_superblock};
 use overside_vault::members::volatile::{fuzz_unflushed, seeds_unflushed};
 use overside_vault::server::{fuzz_access, seeds_access};
 use overside_vault::trace::{fuzz_trace, seeds_trace};
 
 /// How many neighbours of a seed are looked at is of each target.
-fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 7] {
+fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 8] {
     [
         ("access", seeds_access(), fuzz_access, 400),
         ("files", seeds_files(), fuzz_files, 700),
@@ -18,6 +19,7 @@ fn targets() -> [(&'static str, Vec<Vec<u8>>, Check, usize); 7] {
         ("nbd", seeds_nbd(), fuzz_nbd, 400),
         ("superblock", seeds_superblock(), fuzz_superblock, 128),
         ("trace", seeds_trace(), fuzz_trace, 400),
+        ("ublk", seeds_ublk(), fuzz_ublk, 400),
         ("unflushed", seeds_unflushed(), fuzz_unflushed, 48),
     ]
 }

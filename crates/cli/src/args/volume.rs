@@ -245,11 +245,14 @@ pub struct Attach {
     #[command(flatten)]
     pub at: OneVolume,
     /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
-    #[arg(long, value_name = "unix:PATH", value_parser = unix, required_unless_present = "fuse", conflicts_with = "fuse")]
+    #[arg(long, value_name = "unix:PATH", value_parser = unix, required_unless_present_any = ["fuse", "ublk"], conflicts_with_all = ["fuse", "ublk"])]
     pub nbd: Option<PathBuf>,
     /// Make it a file, which is there until this command ends. It must be new or empty.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "ublk")]
     pub fuse: Option<PathBuf>,
+    /// Make it a block device, /dev/ublkbN, by the kernel's ublk driver (Linux 6.5 or later). Root's alone.
+    #[arg(long)]
+    pub ublk: bool,
     /// And a block device over that file (a loop device, for file systems). Root's alone.
     #[arg(long = "loop", requires = "fuse")]
     pub block_device: bool,
@@ -509,6 +512,9 @@ a Unix socket: fio, qemu and libnbd at nbd+unix:///NAME?socket=PATH, the kernel'
 With --fuse it is a file, which any program of this user opens, reads and writes past the page cache. Its size is the volume's. A
 user who may not mount needs fusermount3 (package fuse3). With --loop it is a block device as well: mkfs and mount it.
 
+With --ublk it is a block device, /dev/ublkbN, without a file in between. It wants root and `modprobe ublk_drv`. Unmount it before
+this command ends; else the kernel writes what it has, and the file system fails from then on.
+
 When the node ends, is killed, or cannot be reached, I/O waits and goes on once it is back. Nothing that was acknowledged is lost,
 and nothing is carried out twice. A volume has one writer: with --read-only it is attached beside it, with --take-over in its place.";
 const ATTACH_EXAMPLES: &str = "\
@@ -517,6 +523,7 @@ Examples:
   overside volume attach tcp:10.0.0.1:7071/pg --key-file key --nbd unix:/run/pg.sock --read-only
   overside volume attach shm:vault/pg --fuse pg.img
   overside volume attach shm:vault/pg --fuse pg.img --loop
+  overside volume attach shm:vault/pg --ublk
   overside volume attach shm:vault/pg --nbd unix:pg.sock --take-over --give-up 60";
 
 const REPAIR: &str = "\
@@ -551,11 +558,13 @@ Examples:
   overside volume trace replay pg.trace --policy mq --cache 256M --json";
 
 const DETACH: &str = "\
-End the `overside volume attach` that serves a volume at a socket or as a file. What was taken is carried out first, and the node
-hears that its writer goes. A file that a program has open, and a block device over it, are refused: close or unmount them first.";
+End the `overside volume attach` that serves a volume at a socket, as a file or as a block device. What was taken is carried out
+first, and the node hears that its writer goes. A file that a program has open, a block device over it, and one of which a file
+system is mounted are refused: close or unmount them first.";
 const DETACH_EXAMPLES: &str = "\
 Examples:
   overside volume detach unix:pg.sock
+  overside volume detach /dev/ublkb0
   overside volume detach pg.img --json";
 
 const RESIZE: &str = "\

@@ -327,3 +327,22 @@ fn a_file_is_the_volume_while_its_node_and_its_server_are_killed() {
     assert!(std::fs::read(&file).is_ok_and(|left| left.is_empty()), "the second one found the file there");
     drop(node);
 }
+
+/// With the driver the guest's test attaches one (`cargo xtask guest ublk`).
+#[test]
+fn without_its_driver_a_block_device_is_refused_in_one_line() {
+    if Path::new("/dev/ublk-control").exists() {
+        println!("skipped: this kernel has the driver");
+        return;
+    }
+    let refused = overside(&["volume", "attach", "shm:nobody/v", "--ublk"]).output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && told.contains("modprobe ublk_drv"), "{told}");
+    let refused = overside(&["volume", "detach", "/dev/ublkb0"]).output().unwrap();
+    let told = told.lines().count() + String::from_utf8(refused.stderr).unwrap().lines().count();
+    assert!(refused.status.code() == Some(1) && told == 2);
+    for other in [["--nbd", "unix:a"], ["--fuse", "a"]] {
+        let arguments = ["volume", "attach", "shm:nobody/v", "--ublk", other[0], other[1]];
+        assert_eq!(overside(&arguments).output().unwrap().status.code(), Some(2), "{other:?} beside it");
+    }
+}

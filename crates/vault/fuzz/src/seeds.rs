@@ -5,6 +5,7 @@ use std::path::Path;
 use overside_vault::files::seeds_files;
 use overside_vault::fronts::fuse::seeds_fuse;
 use overside_vault::fronts::nbd::seeds_nbd;
+use overside_vault::fronts::ublk::seeds_ublk;
 use overside_vault::home::seeds_superblock;
 use overside_vault::members::volatile::seeds_unflushed;
 use overside_vault::server::seeds_access;
@@ -18,6 +19,7 @@ fn main() -> std::io::Result<()> {
         ("nbd", seeds_nbd()),
         ("superblock", seeds_superblock()),
         ("trace", seeds_trace()),
+        ("ublk", seeds_ublk()),
         ("unflushed", seeds_unflushed()),
     ];
     for (target, seeds) in targets {

@@ -4,3 +4,4 @@ pub mod fuse;
 pub mod nbd;
 mod room;
 mod routed;
+pub mod ublk;

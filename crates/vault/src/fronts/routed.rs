@@ -1,8 +1,13 @@
 //! A device, and for whom each request under way is.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
 
+use overside_verbs::VerbsError;
+use overside_verbs::watch::failed;
 use overside_volume::{Completion, Device, DeviceError, Request, Work};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 
 use super::room::Room;
 
@@ -60,4 +65,21 @@ pub(super) fn give_back(work: Work, room: &mut Room) {
         Work::Write { from, .. } => room.put_bytes(from),
         _ => {}
     }
+}
+
+/// What a failure of a device is called by the kernel.
+pub(super) fn errno_of(error: DeviceError) -> Errno {
+    match error {
+        DeviceError::Invalid => Errno::INVAL,
+        DeviceError::ReadOnly => Errno::ROFS,
+        DeviceError::Fenced => Errno::PERM,
+        DeviceError::NoSpace => Errno::NOSPC,
+        DeviceError::NoMemory => Errno::NOMEM,
+        DeviceError::Failed | DeviceError::Corrupt | DeviceError::Unreachable => Errno::IO,
+    }
+}
+
+/// The set wakes when there is something to read; `token` says where.
+pub(super) fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), VerbsError> {
+    epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
 }

@@ -7,7 +7,9 @@ use crate::signals::{Doorbell, NO_THREAD};
 use anyhow::{Context, Result, bail};
 use overside::vault::fronts::fuse::{FuseMount, FuseOptions, FuseServer};
 use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
+use overside::vault::fronts::ublk::{UblkDriver, UblkOptions, UblkServer};
 use overside::verbs::SystemClock;
+use overside::verbs::watch::Signal;
 use overside::volume::Device;
 use overside::volume::client::{LinkOptions, Volume};
 use overside::volume::wire::Role;
@@ -15,6 +17,7 @@ use rustix::mm::MlockAllFlags;
 use serde_json::{Map, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Attaches a volume and serves it to programs until a signal comes.
@@ -30,15 +33,16 @@ pub fn run(args: &Attach) -> Result<()> {
         (_, true) => Role::TakeOver,
         _ => Role::Writer,
     };
-    if args.block_device {
-        keep_in_memory();
-    }
     // Before the node lets anybody in: who is refused there leaves no writer behind that does not say goodbye.
     let front = match (&args.nbd, &args.fuse) {
         (Some(socket), _) => Front::Nbd(NbdSocket::bind(socket)?, socket),
         (_, Some(file)) => Front::Fuse(FuseMount::new(file, args.read_only)?, file),
-        _ => bail!("say where programs find it: --nbd unix:PATH or --fuse FILE"),
+        _ if args.ublk => Front::Ublk(Box::new(UblkDriver::open()?)),
+        _ => bail!("say where programs find it: --nbd unix:PATH, --fuse FILE or --ublk"),
     };
+    if args.block_device || args.ublk {
+        keep_in_memory();
+    }
     let give_up = args.give_up.map(Duration::from_secs);
     let options = LinkOptions { role, give_up, ..LinkOptions::default() };
     let volume = super::attach(&args.at, options)?;
@@ -48,6 +52,7 @@ pub fn run(args: &Attach) -> Result<()> {
             by_nbd((socket, path), name, Box::new(volume), doorbell, |uri| tell(args, geometry, "nbd", uri))?
         }
         Front::Fuse(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
+        Front::Ublk(driver) => Some(by_ublk(args, *driver, volume, doorbell)?),
     };
     if let Some(mut device) = device {
         // So that the next writer need not wait.
@@ -63,6 +68,7 @@ pub fn run(args: &Attach) -> Result<()> {
 enum Front<'a> {
     Nbd(NbdSocket, &'a Path),
     Fuse(FuseMount, &'a Path),
+    Ublk(Box<UblkDriver>),
 }
 
 /// Serves a device to NBD clients at a socket until a signal comes, and gives it back. `tell` hears where they find it.
@@ -78,16 +84,27 @@ pub(super) fn by_nbd(
 ) -> Result<Option<Box<dyn Device>>> {
     let exports = Box::new(OneExport::new(name, device));
     let server = NbdServer::new(socket, exports, SystemClock::handle(), NbdOptions::default())?;
-    let stopper = server.stopper();
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            doorbell.wait();
-            stopper.notify();
-        })
-        .context(NO_THREAD)?;
+    stop_at_signal(doorbell, server.stopper())?;
     tell(&format!("nbd+unix:///{name}?socket={}", path.display()))?;
     Ok(server.run()?.open(name).ok())
+}
+
+fn by_ublk(args: &Attach, driver: UblkDriver, volume: Volume, doorbell: Doorbell) -> Result<Box<dyn Device>> {
+    let geometry = volume.geometry();
+    let mut server = UblkServer::new(driver, Box::new(volume), SystemClock::handle(), UblkOptions::default())?;
+    stop_at_signal(doorbell, server.stopper())?;
+    let device = server.start()?;
+    tell(args, geometry, "device", &device.display().to_string())?;
+    Ok(server.run()?)
+}
+
+fn stop_at_signal(doorbell: Doorbell, stopper: Arc<Signal>) -> Result<()> {
+    let wait = move || {
+        doorbell.wait();
+        stopper.notify();
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context(NO_THREAD)?;
+    Ok(())
 }
 
 fn by_fuse(

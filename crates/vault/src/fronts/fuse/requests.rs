@@ -12,9 +12,8 @@ use overside_memory::{Buffer, Bytes};
 use overside_volume::{DeviceError, Geometry, Work};
 use rustix::io::Errno;
 
-use super::wire::errno_of;
 use crate::fronts::room::Room;
-use crate::fronts::routed::give_back;
+use crate::fronts::routed::{errno_of, give_back};
 
 /// Requests on their way to a device.
 #[derive(Debug)]

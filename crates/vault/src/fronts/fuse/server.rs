@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::requests::{Next, Requests, Route, Said};
 use super::wire::{Answer, Asked, Call, HEAD_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX};
 use super::{FuseError, FuseOptions};
 use crate::fronts::room::Room;
-use crate::fronts::routed::{Ended, Routed};
+use crate::fronts::routed::{Ended, Routed, watch};
 
 /// A file, which nobody serves yet. It is unmounted with this.
 #[derive(Debug)]
@@ -302,10 +302,6 @@ impl FuseServer {
         }
         Ok(())
     }
-}
-
-fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), VerbsError> {
-    epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
 }
 
 /// Requests that are taken and not answered; more wait in the kernel.

@@ -2,7 +2,7 @@
 //!
 //! Numbers are in the machine's own order. Source: `linux/fuse.h`.
 
-use overside_volume::{DeviceError, Geometry};
+use overside_volume::Geometry;
 use rustix::io::Errno;
 
 /// What the kernel asks.
@@ -205,18 +205,6 @@ enum Word {
     U32(u32),
     U64(u64),
     Zeros(usize),
-}
-
-/// What a failure of a device is called here.
-pub(super) fn errno_of(error: DeviceError) -> Errno {
-    match error {
-        DeviceError::Invalid => Errno::INVAL,
-        DeviceError::ReadOnly => Errno::ROFS,
-        DeviceError::Fenced => Errno::PERM,
-        DeviceError::NoSpace => Errno::NOSPC,
-        DeviceError::NoMemory => Errno::NOMEM,
-        DeviceError::Failed | DeviceError::Corrupt | DeviceError::Unreachable => Errno::IO,
-    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Result<u32, Malformed> {

@@ -19,7 +19,7 @@ use super::socket_file::SocketFile;
 use super::wire::Refusal;
 use super::{Exports, NbdError, NbdOptions, NotOpened};
 use crate::fronts::room::Room;
-use crate::fronts::routed::{Ended, Routed, give_back};
+use crate::fronts::routed::{Ended, Routed, give_back, watch};
 
 /// Where clients find a server. Nobody answers them before there is one.
 #[derive(Debug)]
@@ -370,10 +370,6 @@ impl NbdServer {
             self.active.insert(*id);
         }
     }
-}
-
-fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), VerbsError> {
-    epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
 }
 
 impl Watched {
