@@ -61,7 +61,7 @@ fn ring_ends(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
     if unread || at_once {
         shared.reset(held.end).store(1, Ordering::Release);
         if !held.family.is_unix() {
-            let _ = sockopt::set_socket_linger(kernel::borrowed(fd), Some(std::time::Duration::ZERO));
+            kernel::reset_by_close(fd);
         }
     }
     fallback::close(held, fd, shared);

@@ -128,8 +128,13 @@ fn nothing(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Step {
         }
         None => Step::Nothing,
         // What was sent before the end is to be had first.
-        Some(_) if held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0) => Step::Again,
-        Some(_) if shared.tail(held.peer()).load(Ordering::Acquire) & SWITCHED != 0 => Step::Again,
+        Some(how)
+            if held.input.waiting(shared, peer).is_ok_and(|bytes| bytes > 0)
+                || shared.tail(peer).load(Ordering::Acquire) & SWITCHED != 0 =>
+        {
+            keep(held, shared, how);
+            Step::Again
+        }
         Some(Ok(())) if held.family.is_unix() && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
             Step::Error(Errno::CONNRESET)
         }
@@ -142,6 +147,15 @@ fn nothing(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Step {
         }
         // The look has consumed the error.
         Some(Err(error)) => Step::Error(error),
+    }
+}
+
+/// Keeps for later what a look at the stream's end has taken from the kernel, which says it once.
+fn keep(held: &mut LockHeld<'_>, shared: &SharedMemory, ended: Result<(), Errno>) {
+    if let Err(error) = ended
+        && (error != Errno::CONNRESET || fallback::is_reset(held, shared))
+    {
+        held.error = Some(error);
     }
 }
 
@@ -170,7 +184,10 @@ fn before_start(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, to: &
         return match ended {
             None => Step::Nothing,
             // What it sent before the end by a ring with which it had not begun a moment ago is to be had first.
-            Some(_) if begins(held, shared) && !fault::is_planted(Fault::NoLookForStart) => Step::Again,
+            Some(how) if begins(held, shared) && !fault::is_planted(Fault::NoLookForStart) => {
+                keep(held, shared, how);
+                Step::Again
+            }
             Some(Ok(())) if held.family.is_unix() && shared.reset(held.peer()).swap(0, Ordering::Relaxed) == 1 => {
                 Step::Error(Errno::CONNRESET)
             }

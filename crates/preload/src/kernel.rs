@@ -184,6 +184,15 @@ pub(crate) fn take_error(fd: c_int) -> Option<Errno> {
     rustix::net::sockopt::socket_error(borrowed(fd)).ok().and_then(Result::err)
 }
 
+/// The close of it resets the connection.
+pub(crate) fn reset_by_close(fd: c_int) {
+    #[cfg(test)]
+    if explore::reset_by_close(fd) {
+        return;
+    }
+    let _ = rustix::net::sockopt::set_socket_linger(borrowed(fd), Some(std::time::Duration::ZERO));
+}
+
 /// An eventfd can be read from now on.
 pub(crate) fn signal(fd: c_int) {
     #[cfg(test)]

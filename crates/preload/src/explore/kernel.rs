@@ -39,6 +39,8 @@ pub(super) struct Kernel {
     pub(super) woken: [bool; 2],
     /// It has refused a byte, once.
     pub(super) was_full: bool,
+    /// Ends whose close is a reset.
+    aborts: [bool; 2],
 }
 
 impl Kernel {
@@ -54,6 +56,7 @@ impl Kernel {
             interests: [None; 2],
             woken: [false; 2],
             was_full: false,
+            aborts: [false; 2],
         }
     }
 
@@ -132,7 +135,7 @@ impl Kernel {
             return;
         }
         self.closed[end] = true;
-        self.reset[end ^ 1] |= self.streams[end].len > 0;
+        self.reset[end ^ 1] |= self.streams[end].len > 0 || self.aborts[end];
         self.streams[end] = Stream { bytes: [0; STREAM], len: 0 };
         self.stir(end ^ 1, false, ALL);
     }
@@ -200,6 +203,13 @@ pub(crate) fn takes(fd: c_int, bytes: u64) -> Option<bool> {
             })
         })
     })
+}
+
+pub(crate) fn reset_by_close(fd: c_int) -> bool {
+    is_on() && {
+        step(|| kernel(|kernel| kernel.aborts[end_of(process_of(fd))] = true));
+        true
+    }
 }
 
 pub(crate) fn events(fd: c_int, wanted: PollFlags) -> Option<PollFlags> {

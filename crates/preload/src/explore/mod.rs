@@ -37,7 +37,7 @@ use crate::layout::SharedMemory;
 
 use kernel::Kernel;
 pub(crate) use kernel::{
-    borrow, break_off, events, futex_wake, give, pending, read_eventfd, take, takes, write_eventfd,
+    borrow, break_off, events, futex_wake, give, pending, read_eventfd, reset_by_close, take, takes, write_eventfd,
 };
 use set::Watched;
 pub(crate) use set::{epoll_ctl, lists, member};

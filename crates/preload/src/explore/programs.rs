@@ -404,6 +404,8 @@ impl World {
                 Ok(())
             }
             Phase::Closing => step(&mut |world| {
+                // What was sent since the library closed its end.
+                world.excused |= world.is_unread(process);
                 world.close(process);
                 world.threads[who].stop();
                 Ok(())
@@ -427,6 +429,7 @@ impl World {
     fn begin(&mut self, who: usize) {
         let process = self.threads[who].process;
         let state = self.processes[process].inner.life().state();
+        let (peer, unread) = (end_of(process) ^ 1, self.is_unread(process));
         let thread = &mut self.threads[who];
         let Some(call) = thread.call() else { return thread.stop() };
         thread.phase = match (call, state) {
@@ -451,8 +454,23 @@ impl World {
             }
             (Call::Leave(_), _) => return thread.next_call(),
             (Call::Advance, _) => Phase::In(Section::Advance),
-            (Call::Close, _) => Phase::In(Section::Close),
+            (Call::Close, _) => {
+                self.owed[peer] |= unread;
+                Phase::In(Section::Close)
+            }
         };
+    }
+
+    /// Whether another process has the same end. What it still reads is no reason for a reset.
+    fn has_relatives(&self, process: usize) -> bool {
+        let end = end_of(process);
+        (0..PROCESSES).any(|other| other != process && end_of(other) == end && self.processes[other].alive)
+    }
+
+    /// Whether a close of it is a reset.
+    fn is_unread(&self, process: usize) -> bool {
+        let peer = end_of(process) ^ 1;
+        self.got[peer] < self.sent[peer] && !self.has_relatives(process)
     }
 
     /// The call goes on where it looks what to do.
@@ -471,7 +489,10 @@ impl World {
             match world.kernel.send(end, &bytes) {
                 Err(Errno::AGAIN) => return Ok(None),
                 Ok(sent) => world.carried(who, sent as u32, true, counted),
-                Err(_) => world.threads[who].stop(),
+                Err(_) => {
+                    world.owed[end] = false;
+                    world.threads[who].stop();
+                }
             }
             return Ok(Some(world));
         }
@@ -528,6 +549,9 @@ impl World {
         if self.got[from] < self.sent[from] {
             return Err(format!("a clean end after {} bytes of {}", self.got[from], self.sent[from]));
         }
+        if self.owed[from ^ 1] {
+            return Err("a clean end of a stream that was reset".to_owned());
+        }
         self.threads[who].next_call();
         Ok(())
     }
@@ -536,6 +560,7 @@ impl World {
         if !self.excused && !self.kernel.was_full {
             return Err(format!("an error without need: {error}"));
         }
+        self.owed[end_of(self.threads[who].process)] = false;
         self.threads[who].stop();
         Ok(())
     }
@@ -736,10 +761,13 @@ impl World {
                 self.split(who)?;
             }
             Section::Close => {
-                // What a relative still reads is no reason for a reset.
-                let relatives =
-                    (0..PROCESSES).any(|other| other != process && end_of(other) == end && self.processes[other].alive);
-                let unread = !relatives && self.got[end ^ 1] < self.sent[end ^ 1];
+                // What is being sent may lie there already.
+                let sends = self.threads.iter().any(|thread| {
+                    end_of(thread.process) != end
+                        && matches!(thread.call(), Some(Call::Send(_)))
+                        && !thread.log.is_empty()
+                });
+                let unread = self.is_unread(process) || sends && !self.has_relatives(process);
                 run!(|connection| end::finish(&mut hold(connection), fd));
                 self.excused |= unread;
                 self.threads[who].phase = Phase::Closing;

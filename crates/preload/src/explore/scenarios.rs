@@ -207,6 +207,11 @@ const LEAVES_OVER_UNREAD: Scenario =
     of(ENDS, &[(0, &[Send(1), Leave(Reader::Here), Receive(1)]), (1, &[Send(1), Receive(1)])]);
 const CLOSES: Scenario = of(Start::PLAIN, &[(0, &[Send(1), Close]), (1, &[ReceiveAll])]);
 const BOTH_CLOSE: Scenario = of(ENDS, &[(0, &[Send(1), Close]), (1, &[Send(1), Close])]);
+/// One that is reset reads first what was sent to it before, whatever it has seen of the reset by then.
+const CLOSES_OVER_UNREAD: Scenario = of(ENDS, &[(0, &[Send(1), Close]), (1, &[Send(1), ReceiveAll])]);
+const RESETS_OVER_UNREAD: Scenario = of(Start { tcp: true, ..ENDS }, CLOSES_OVER_UNREAD.threads);
+const RESETS_BEFORE_IT_BEGINS: Scenario =
+    of(Start { tcp: true, ..BEGINNER_CLOSES.start }, &[(0, &[Send(1), Close]), (1, &[Send(1), ReceiveAll])]);
 const TWO_RECEIVERS: Scenario = of(ENDS, &[(0, &[Send(1), Send(1)]), (1, &[Receive(1)]), (1, &[Receive(1)])]);
 const POLL_FOR_EITHER: Scenario =
     beside(Start { eventfds: true, ..FULL }, &[(0, &[Send(1)]), (1, &[Poll(POLLIN)]), (1, &[Poll(POLLOUT)])]);
@@ -307,14 +312,27 @@ fn all_end(least: usize, scenarios: &[Scenario]) {
 #[test]
 fn bytes_arrive_once_however_an_end_leaves_the_rings() {
     all_end(1_000, &[PARTLY_SENT_AGAIN, PARTLY_SENT_AGAIN_TO_SET]);
-    all_end(10_000, &[CLOSES, BOTH_CLOSE, LEAVES, LEAVES_BESIDE, LEAVES_NARROW, LEAVE_BOTH_WAYS, SENDER_LEAVES]);
+    all_end(
+        10_000,
+        &[
+            CLOSES,
+            BOTH_CLOSE,
+            CLOSES_OVER_UNREAD,
+            RESETS_OVER_UNREAD,
+            LEAVES,
+            LEAVES_BESIDE,
+            LEAVES_NARROW,
+            LEAVE_BOTH_WAYS,
+            SENDER_LEAVES,
+        ],
+    );
     all_end(10_000, &[LEAVES_TO_ANOTHER, LEAVES_TO_ANOTHER_NARROW, LEAVES_BESIDE_POLL, LEAVES_OVER_UNREAD]);
 }
 
 #[test]
 fn bytes_arrive_once_whoever_is_killed() {
     all_end(10_000, &[SENDER_KILLED, RECEIVER_KILLED]);
-    all_end(100, &[BEGINNER_KILLED, BEGINNER_CLOSES]);
+    all_end(100, &[BEGINNER_KILLED, BEGINNER_CLOSES, RESETS_BEFORE_IT_BEGINS]);
 }
 
 #[test]

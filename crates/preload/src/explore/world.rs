@@ -65,6 +65,8 @@ pub(super) struct World {
     pub(super) unchecked: [u32; 2],
     /// There was a reason for an error.
     pub(super) excused: bool,
+    /// Ends that are to be told of a reset: the other one began to close over bytes of theirs.
+    pub(super) owed: [bool; 2],
     /// The thread that was last in the midst of a section, and how often another may still come in there.
     pub(super) current: Option<usize>,
     pub(super) switches: Option<u8>,
@@ -118,6 +120,8 @@ pub(super) struct Start {
     pub(super) switches: Option<u8>,
     /// What end 1 waits for in a set of epoll, if it has one.
     pub(super) set: Option<u32>,
+    /// It is a connection of TCP, which the kernel resets; else a Unix socket.
+    pub(super) tcp: bool,
     /// The directions' beginnings and the word about coming again are steps, too.
     pub(super) attaches: bool,
 }
@@ -135,6 +139,7 @@ impl Start {
         kills: [false; 2],
         switches: None,
         set: None,
+        tcp: false,
         attaches: false,
     };
 }
@@ -290,7 +295,7 @@ impl Rig {
         let mut kernel = Kernel::new(start.room);
         let mut processes: [Process; PROCESSES] = std::array::from_fn(|process| {
             let mut inner = Inner::new(end_of(process));
-            inner.family = Family::Unix;
+            inner.family = if start.tcp { Family::Tcp { nagle: false, cork: false } } else { Family::Unix };
             inner.set_life_of_test(Life::Ring(shared));
             inner.outgoing = Outgoing::Ring { begun: Begun { given: 0 }, owed: 0 };
             inner.eventfds = start.eventfds.then_some([EVENTFDS, EVENTFDS + 1]);
@@ -347,6 +352,7 @@ impl Rig {
             got,
             unchecked: if start.timed { [u32::MAX; 2] } else { sent },
             excused: false,
+            owed: [false; 2],
             current: None,
             switches: start.switches,
             may_die: start.kills,
