@@ -9,7 +9,8 @@
 //!
 //! - `buffer`: memory aligned to a block. `disk`: the trait, requests, completions.
 //! - `uring`, `plain`: the system's two ways. `folder`: names without links, locks, who may use it.
-//! - `ublk`: the other way around: a block device of the kernel, whose requests a program does.
+//! - `ublk`, `fuse`: the other way around: a block device or a file system of the kernel, whose
+//!   requests a program does.
 //! - `AtomicFile`: written without a name until it is whole, so a full disk leaves the old file.
 //!
 //! # Invariants
@@ -23,6 +24,7 @@ mod atomic_file;
 mod buffer;
 mod disk;
 mod folder;
+mod fuse;
 mod mutant;
 mod plain;
 mod ublk;
@@ -31,6 +33,7 @@ mod uring;
 pub use atomic_file::AtomicFile;
 pub use buffer::{AlignedBuffer, BLOCK_BYTES};
 pub use disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request, complete};
+pub use fuse::FuseRing;
 #[doc(hidden)]
 pub use mutant::mutant;
 pub use plain::Plain;

@@ -34,6 +34,9 @@ impl Served {
         match FuseMount::new(&path, device.geometry().read_only) {
             Ok(mount) => {
                 let server = FuseServer::new(mount, device, SystemClock::handle(), FuseOptions::default()).unwrap();
+                // Where a test of one way is meant, the other one must not pass for it.
+                let meant = std::env::var("OVERSIDE_FUSE_BY").is_ok_and(|by| by == "io_uring");
+                assert!(!meant || server.is_by_io_uring(), "not by io_uring");
                 let stopper = server.stopper();
                 let thread = Some(std::thread::spawn(move || drop(server.run().unwrap())));
                 Some(Served { folder, stopper, thread, log })

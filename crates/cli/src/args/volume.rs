@@ -511,6 +511,7 @@ a Unix socket: fio, qemu and libnbd at nbd+unix:///NAME?socket=PATH, the kernel'
 
 With --fuse it is a file, which any program of this user opens, reads and writes past the page cache. Its size is the volume's. A
 user who may not mount needs fusermount3 (package fuse3). With --loop it is a block device as well: mkfs and mount it.
+The kernel's requests come by io_uring where /sys/module/fuse/parameters/enable_uring is Y, else by /dev/fuse; it says which.
 
 With --ublk it is a block device, /dev/ublkbN, without a file in between. It wants root and `modprobe ublk_drv`. Unmount it before
 this command ends; else the kernel writes what it has, and the file system fails from then on.

@@ -49,7 +49,7 @@ pub fn run(args: &Attach) -> Result<()> {
     let (handle, geometry) = (volume.handle(), volume.geometry());
     let device = match front {
         Front::Nbd(socket, path) => {
-            by_nbd((socket, path), name, Box::new(volume), doorbell, |uri| tell(args, geometry, "nbd", uri))?
+            by_nbd((socket, path), name, Box::new(volume), doorbell, |uri| tell(args, geometry, "nbd", uri, None))?
         }
         Front::Fuse(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
         Front::Ublk(driver) => Some(by_ublk(args, *driver, volume, doorbell)?),
@@ -94,7 +94,7 @@ fn by_ublk(args: &Attach, driver: UblkDriver, volume: Volume, doorbell: Doorbell
     let mut server = UblkServer::new(driver, Box::new(volume), SystemClock::handle(), UblkOptions::default())?;
     stop_at_signal(doorbell, server.stopper())?;
     let device = server.start()?;
-    tell(args, geometry, "device", &device.display().to_string())?;
+    tell(args, geometry, "device", &device.display().to_string(), None)?;
     Ok(server.run()?)
 }
 
@@ -117,15 +117,16 @@ fn by_fuse(
     let server = FuseServer::new(mount, Box::new(volume), SystemClock::handle(), FuseOptions::default())?;
     let (stopper, ringer) = (server.stopper(), doorbell.ringer()?);
     let shown = file.display().to_string();
+    let by = Some(if server.is_by_io_uring() { "io_uring" } else { "/dev/fuse" });
     if !args.block_device {
-        tell(args, geometry, "file", &shown)?;
+        tell(args, geometry, "file", &shown, by)?;
     }
     std::thread::scope(|scope| {
         // Whoever asks for a loop device reads the file, which is served meanwhile.
         let beside = move || {
             let ended = if args.block_device {
                 with_loop_device(file, args.read_only, |device| {
-                    tell(args, geometry, "device", device)?;
+                    tell(args, geometry, "device", device, by)?;
                     doorbell.wait();
                     Ok(())
                 })
@@ -146,8 +147,8 @@ fn by_fuse(
     })
 }
 
-/// Says where it is now.
-fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &str) -> Result<()> {
+/// Says where it is now, and how the kernel's requests come.
+fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &str, by: Option<&str>) -> Result<()> {
     if args.at.json {
         let mut said = Map::new();
         said.insert("attached".into(), json!(args.at.volume));
@@ -155,10 +156,12 @@ fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &
         said.insert("pid".into(), json!(std::process::id()));
         said.insert("bytes".into(), json!(geometry.bytes));
         said.insert("read_only".into(), json!(geometry.read_only));
+        said.extend(by.map(|by| ("by".into(), json!(by))));
         return output::line(&serde_json::Value::Object(said).to_string());
     }
     let only = if geometry.read_only { ", to be read only" } else { "" };
-    output::line(&format!("{} of {} bytes is attached{only}: {place}", args.at.volume, grouped(geometry.bytes)))
+    let by = by.map_or(String::new(), |by| format!(" (by {by})"));
+    output::line(&format!("{} of {} bytes is attached{only}: {place}{by}", args.at.volume, grouped(geometry.bytes)))
 }
 
 /// Calls `work` with a loop device over the file.

@@ -1,8 +1,8 @@
 //! A device as a file, for whoever opens files.
 //!
 //! The kernel mounts a file system whose root is one regular file over an empty file. Reads and writes
-//! go past the page cache, several at once. One thread owns the device and the kernel's queue
-//! (`/dev/fuse`), and sleeps when there is nothing to do.
+//! go past the page cache, several at once. One thread owns the device and the kernel's queues, and sleeps
+//! when there is nothing to do.
 //!
 //! | in the order of a request | file |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! write to a file opened with O_DSYNC is on stable storage when it returns. Holes are punched by
 //! DISCARD, where whole units are asked for.
 //!
-//! The kernel's way by io_uring is not used: it is off unless the machine's owner allows it, and
-//! `/dev/fuse` is there always.
+//! Where the machine's owner allows it (`/sys/module/fuse/parameters/enable_uring`, Linux 6.14), requests
+//! come and are answered by io_uring ([`overside_disk::FuseRing`]); elsewhere by `/dev/fuse`.
 
 mod mount;
 mod requests;

@@ -1,12 +1,14 @@
 //! The loop: the kernel's queue on one side, the device on the other. It sleeps when neither has anything.
 
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overside_disk::FuseRing;
 use overside_memory::Buffer;
 use overside_verbs::watch::{Signal, failed, timespec};
 use overside_verbs::{Clock, VerbsError};
@@ -16,7 +18,9 @@ use rustix::io::Errno;
 
 use super::mount::Mount;
 use super::requests::{Next, Requests, Route, Said};
-use super::wire::{Answer, Asked, Call, HEAD_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX};
+use super::wire::{
+    ANSWER_BYTES, Answer, Asked, BY_IO_URING, Call, HEAD_BYTES, HEADER_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX,
+};
 use super::{FuseError, FuseOptions};
 use crate::fronts::room::Room;
 use crate::fronts::routed::{Ended, Routed, watch};
@@ -39,7 +43,14 @@ impl FuseMount {
 /// Serves a device as a file.
 #[derive(Debug)]
 pub struct FuseServer {
+    // Unmounted first, which brings the ring's places back.
     mount: Mount,
+    /// Where requests come from, if the kernel allows it; then only what is never answered comes from the mount's queue.
+    ring: Option<FuseRing>,
+    /// At which place of the ring a request is.
+    places: BTreeMap<u64, usize>,
+    /// There may be something in the mount's queue.
+    readable: bool,
     clock: Arc<dyn Clock>,
     options: FuseOptions,
     epoll: OwnedFd,
@@ -73,6 +84,8 @@ impl FuseServer {
     ) -> Result<FuseServer, FuseError> {
         let (FuseMount(mount), geometry) = (mount, device.geometry());
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| failed("epoll_create", errno))?;
+        let allowed = std::fs::read_to_string(IO_URING_ALLOWED).is_ok_and(|allowed| allowed.trim() == "Y");
+        let ring = allowed.then(|| FuseRing::new(mount.as_fd(), REQUESTS_MAX, PAYLOAD_BYTES_MAX).ok()).flatten();
         let signal = Arc::new(Signal::new()?);
         watch(&epoll, &mount, KERNEL)?;
         watch(&epoll, &*signal, SIGNAL)?;
@@ -81,6 +94,9 @@ impl FuseServer {
         }
         Ok(FuseServer {
             mount,
+            ring,
+            places: BTreeMap::new(),
+            readable: true,
             clock,
             options,
             epoll,
@@ -96,6 +112,11 @@ impl FuseServer {
             gone: false,
             stops_until: None,
         })
+    }
+
+    /// Whether requests come by io_uring, which the machine's owner must allow, and not by `/dev/fuse`.
+    pub fn is_by_io_uring(&self) -> bool {
+        self.ring.is_some()
     }
 
     /// Ends [`run`](Self::run) when it is notified.
@@ -126,17 +147,23 @@ impl FuseServer {
     /// All that can be done without waiting. Whether there is nothing left but to sleep.
     fn turn(&mut self) -> Result<bool, FuseError> {
         loop {
-            let mut again = self.take()?;
+            let mut again = self.take_from_ring()?;
+            if self.ring.is_none() || self.readable {
+                again |= self.take()?;
+            }
             let mut ended = std::mem::take(&mut self.ended);
             again |= self.device.drive(&mut ended);
             for (route, work, result) in ended.drain(..) {
                 let next = self.requests.ended(route, work, result, &mut self.room);
-                self.go(next);
+                self.go(next)?;
             }
             self.ended = ended;
             while let Some(next) = self.requests.go_on(&mut self.room) {
-                self.go(next);
+                self.go(next)?;
                 again = true;
+            }
+            if let Some(ring) = &mut self.ring {
+                ring.submit().map_err(by_ring)?;
             }
             if !again {
                 return Ok(self.device.device.arm());
@@ -161,7 +188,10 @@ impl FuseServer {
                     match errno {
                         // Its asker was killed while the request waited.
                         Errno::NOENT | Errno::INTR => continue,
-                        Errno::AGAIN => return Ok(found),
+                        Errno::AGAIN => {
+                            self.readable = false;
+                            return Ok(found);
+                        }
                         Errno::NODEV => {
                             self.gone = true;
                             // It is in error for ever, which wakes whoever waits for it.
@@ -179,37 +209,81 @@ impl FuseServer {
                 let reason = format!("a message of {total} bytes that is none");
                 return Err(VerbsError::System { what: "read of /dev/fuse", reason }.into());
             };
-            self.carry(unique, call, payload)?;
+            let mut kept = Some(payload);
+            let from = match call {
+                Call::Write { length, .. } => self.bytes_of(&mut kept, length as usize),
+                _ => None,
+            };
+            self.payload = kept;
+            self.carry(unique, call, from)?;
         }
         Ok(found)
     }
 
-    fn carry(&mut self, unique: u64, call: Call, payload: Buffer) -> Result<(), FuseError> {
-        let mut kept = Some(payload);
+    /// Takes the requests that the ring has. Whether there was one.
+    fn take_from_ring(&mut self) -> Result<bool, FuseError> {
+        let mut found = false;
+        while self.stops_until.is_none()
+            && let Some((place, came)) = self.ring.as_mut().and_then(FuseRing::event)
+        {
+            found = true;
+            // It is unmounted, which the mount's queue says.
+            if came.is_err() {
+                continue;
+            }
+            let Some((header, arguments, behind)) = self.ring.as_ref().and_then(|ring| ring.request(place)) else {
+                continue;
+            };
+            let mut words = [0; HEAD_BYTES];
+            words[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
+            words[HEADER_BYTES..].copy_from_slice(&arguments[..HEAD_BYTES - HEADER_BYTES]);
+            let total = header.first_chunk().map_or(0, |length| u32::from_ne_bytes(*length)) as usize;
+            let Ok(Asked { unique, call }) = Asked::parse(&words[..total.min(HEAD_BYTES)], total) else {
+                let reason = format!("a message of {total} bytes that is none");
+                return Err(VerbsError::System { what: "io_uring of FUSE", reason }.into());
+            };
+            let from = match call {
+                Call::Write { length, .. } => behind.get(..length as usize).and_then(|bytes| {
+                    let mut from = self.room.take(bytes.len())?;
+                    from[..bytes.len()].copy_from_slice(bytes);
+                    Some(from)
+                }),
+                _ => None,
+            };
+            self.places.insert(unique, place);
+            self.carry(unique, call, from)?;
+        }
+        Ok(found)
+    }
+
+    /// `from`: a write's bytes, if there was memory for them.
+    fn carry(&mut self, unique: u64, call: Call, from: Option<Buffer>) -> Result<(), FuseError> {
         let next = match call {
             Call::Forget => None,
             Call::Read { at, length } => Some(self.requests.read(unique, at, length, &mut self.room)),
-            Call::Write { at, length, durable } => {
-                let from = self.bytes_of(&mut kept, length as usize);
-                Some(match from {
-                    Some(from) => self.requests.write(unique, at, length, from, durable, &mut self.room),
-                    None => Next::Answer(unique, Err(Errno::NOMEM)),
-                })
-            }
+            Call::Write { at, length, durable } => Some(match from {
+                Some(from) => self.requests.write(unique, at, length, from, durable, &mut self.room),
+                None => Next::Answer(unique, Err(Errno::NOMEM)),
+            }),
             Call::Allocate { at, length, mode } => {
                 Some(self.requests.allocate(unique, at, length, mode, &mut self.room))
             }
             Call::Sync => Some(self.requests.sync(unique)),
             call => {
                 let answer = self.simple(unique, call)?;
-                self.say(&answer, &[]);
+                self.say(&answer, &[])?;
+                if matches!(call, Call::Init { .. })
+                    && let Some(ring) = &mut self.ring
+                {
+                    watch(&self.epoll, ring, RING)?;
+                    ring.register().map_err(by_ring)?;
+                }
                 None
             }
         };
-        self.payload = kept;
         if let Some(next) = next {
             self.taken += 1;
-            self.go(next);
+            self.go(next)?;
         }
         Ok(())
     }
@@ -225,17 +299,22 @@ impl FuseServer {
     }
 
     /// What needs no device.
-    fn simple(&self, unique: u64, call: Call) -> Result<Answer, FuseError> {
+    fn simple(&mut self, unique: u64, call: Call) -> Result<Answer, FuseError> {
         let geometry = self.geometry;
-        let attributes = || Answer::attributes(unique, geometry, self.mount.owner());
+        let owner = self.mount.owner();
+        let attributes = || Answer::attributes(unique, geometry, owner);
         Ok(match call {
             // It asks again, in this version.
             Call::Init { major, .. } if major > MAJOR => Answer::init(unique, u32::MAX, 0, 0),
             Call::Init { major, minor, .. } if (major, minor) < (MAJOR, MINOR_MIN) => {
-                self.say(&Answer::failed(unique, Errno::PROTO), &[]);
+                self.say(&Answer::failed(unique, Errno::PROTO), &[])?;
                 return Err(FuseError::Old { major, minor });
             }
-            Call::Init { minor, readahead, flags, .. } => Answer::init(unique, minor, readahead, flags),
+            Call::Init { minor, readahead, flags, .. } => {
+                self.ring.take_if(|_| flags & BY_IO_URING == 0);
+                let flags = if self.ring.is_some() { flags } else { flags & !BY_IO_URING };
+                Answer::init(unique, minor, readahead, flags)
+            }
             Call::Attributes => attributes(),
             Call::SetAttributes { size, access } => {
                 let same = size.is_none_or(|size| size == geometry.bytes) && !access;
@@ -249,10 +328,13 @@ impl FuseServer {
         })
     }
 
-    fn go(&mut self, next: Next) {
+    fn go(&mut self, next: Next) -> Result<(), FuseError> {
         let (unique, said) = match next {
-            Next::Ask(work, route) => return self.device.push(work, route),
-            Next::Wait => return,
+            Next::Ask(work, route) => {
+                self.device.push(work, route);
+                return Ok(());
+            }
+            Next::Wait => return Ok(()),
             Next::Answer(unique, said) => (unique, said),
         };
         self.taken -= 1;
@@ -261,16 +343,22 @@ impl FuseServer {
             Ok(Said::Nothing | Said::Read(None)) => self.say(&Answer::done(unique), &[]),
             Ok(Said::Written(bytes)) => self.say(&Answer::written(unique, bytes), &[]),
             Ok(Said::Read(Some((buffer, part)))) => {
-                self.say(&Answer::done(unique), &buffer[part]);
+                let said = self.say(&Answer::done(unique), &buffer[part]);
                 self.room.put(buffer);
+                said
             }
         }
     }
 
-    fn say(&self, answer: &Answer, behind: &[u8]) {
+    fn say(&mut self, answer: &Answer, behind: &[u8]) -> Result<(), FuseError> {
         let head = answer.bytes(behind.len());
+        if let (Some(ring), Some(place)) = (&mut self.ring, self.places.remove(&answer.unique())) {
+            let (header, words) = head.split_at(ANSWER_BYTES);
+            return ring.commit(place, answer.unique(), header, &[words, behind]).map_err(by_ring);
+        }
         // Whoever asked may have been killed, or all may be unmounted: then nobody waits for it.
         while rustix::io::writev(&self.mount, &[IoSlice::new(&head), IoSlice::new(behind)]) == Err(Errno::INTR) {}
+        Ok(())
     }
 
     /// How long it may sleep; none: until something comes.
@@ -295,17 +383,28 @@ impl FuseServer {
             found => found.map_err(|errno| failed("epoll_wait", errno))?,
         };
         for event in found {
-            if event.data.u64() == SIGNAL {
-                self.signal.drain();
-                self.stops_until.get_or_insert(self.clock.now() + self.options.patience);
+            match event.data.u64() {
+                KERNEL => self.readable = true,
+                SIGNAL => {
+                    self.signal.drain();
+                    self.stops_until.get_or_insert(self.clock.now() + self.options.patience);
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 }
 
+/// The ring takes no commands.
+fn by_ring(error: std::io::Error) -> FuseError {
+    VerbsError::System { what: "io_uring of FUSE", reason: error.to_string() }.into()
+}
+
 /// Requests that are taken and not answered; more wait in the kernel.
 const REQUESTS_MAX: usize = 64;
+const IO_URING_ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
 const KERNEL: u64 = 0;
 const DEVICE: u64 = 1;
 const SIGNAL: u64 = 2;
+const RING: u64 = 3;

@@ -21,7 +21,7 @@ pub(super) enum Call {
         major: u32,
         minor: u32,
         readahead: u32,
-        flags: u32,
+        flags: u64,
     },
     Attributes,
     /// With the size it is to have, where that is meant; whether owner or mode are.
@@ -88,12 +88,12 @@ impl Asked {
             17 => Call::Statistics,
             18 => Call::Release,
             20 => Call::Sync,
-            26 => Call::Init {
-                major: u32_at(args, 0)?,
-                minor: u32_at(args, 4)?,
-                readahead: u32_at(args, 8)?,
-                flags: u32_at(args, 12)?,
-            },
+            26 => {
+                let (low, high) = (u32_at(args, 12)?, u32_at(args, 16).unwrap_or(0));
+                let high = if u64::from(low) & EXTENDED == 0 { 0 } else { high };
+                let flags = u64::from(low) | u64::from(high) << 32;
+                Call::Init { major: u32_at(args, 0)?, minor: u32_at(args, 4)?, readahead: u32_at(args, 8)?, flags }
+            }
             43 => Call::Allocate { at: u64_at(args, 8)?, length: u64_at(args, 16)?, mode: u32_at(args, 24)? },
             2 | 42 => Call::Forget,
             _ => Call::Other,
@@ -117,6 +117,11 @@ impl Answer {
 
     pub(super) fn failed(unique: u64, why: Errno) -> Answer {
         Answer { unique, failed: Some(why), words: Vec::new() }
+    }
+
+    /// Whom it answers.
+    pub(super) fn unique(&self) -> u64 {
+        self.unique
     }
 
     /// Header and words, in front of `behind` bytes that are read.
@@ -145,20 +150,23 @@ impl Answer {
     }
 
     /// Of the first request: what is spoken from now on.
-    pub(super) fn init(unique: u64, minor: u32, readahead: u32, flags: u32) -> Answer {
+    pub(super) fn init(unique: u64, minor: u32, readahead: u32, flags: u64) -> Answer {
         use Word::{U16, U32, Zeros};
         let pages = PAYLOAD_BYTES_MAX.div_ceil(4096) as u16;
+        let agreed = flags & WANTED;
         let both = [
             U32(MAJOR),
             U32(minor.min(MINOR)),
             U32(readahead),
-            U32(flags & WANTED),
+            U32(agreed as u32),
             U16(BACKGROUND_MAX),
             U16(BACKGROUND_MAX / 4 * 3),
             U32(PAYLOAD_BYTES_MAX as u32),
             U32(1),
             U16(pages),
-            Zeros(34),
+            U16(0),
+            U32((agreed >> 32) as u32),
+            Zeros(28),
         ];
         Answer::words(unique, &both)
     }
@@ -215,10 +223,10 @@ fn u64_at(bytes: &[u8], at: usize) -> Result<u64, Malformed> {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u64::from_ne_bytes(*word)).ok_or(Malformed)
 }
 
-const HEADER_BYTES: usize = 40;
+pub(super) const HEADER_BYTES: usize = 40;
 /// What comes before a WRITE's bytes.
 pub(super) const HEAD_BYTES: usize = HEADER_BYTES + 40;
-const ANSWER_BYTES: usize = 16;
+pub(super) const ANSWER_BYTES: usize = 16;
 /// What a READ or WRITE carries at most: as much as the kernel allows without being told to allow more.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// Requests that the kernel keeps under way without a thread of the program's that waits for them.
@@ -226,9 +234,13 @@ const BACKGROUND_MAX: u16 = 64;
 pub(super) const MAJOR: u32 = 7;
 /// The first that has all that is used here, and the newest that was read.
 pub(super) const MINOR_MIN: u32 = 31;
-const MINOR: u32 = 40;
-/// Reads at once, writes of more than a page, asynchronous direct I/O, requests of up to 256 pages.
-const WANTED: u32 = 1 | 1 << 5 | 1 << 15 | 1 << 22;
+const MINOR: u32 = 42;
+/// Reads at once, writes of more than a page, asynchronous direct I/O, requests of up to 256 pages, and what comes behind.
+const WANTED: u64 = 1 | 1 << 5 | 1 << 15 | 1 << 22 | EXTENDED | BY_IO_URING;
+/// There are more than 32 flags.
+const EXTENDED: u64 = 1 << 30;
+/// Requests come by io_uring from then on.
+pub(super) const BY_IO_URING: u64 = 1 << 41;
 /// Nothing is kept in the page cache, writes to different places go at once, and a close is not told.
 const OPENED: u32 = 1 | 1 << 5 | 1 << 6;
 /// What a change of attributes means.
@@ -281,6 +293,7 @@ pub fn seeds_fuse() -> Vec<Vec<u8>> {
         message(43, &range.concat()),
         message(2, &[0; 8]),
         message(22, b"security.capability\0"),
+        message(26, &[&init[..], &512u32.to_ne_bytes(), &[0; 44]].concat()),
     ]
 }
 
@@ -292,7 +305,7 @@ mod tests {
     fn every_request_is_read_as_it_was_meant() {
         let calls: Vec<Call> = seeds_fuse().iter().map(|seed| Asked::parse(seed, seed.len()).unwrap().call).collect();
         let expected = [
-            Call::Init { major: 7, minor: 45, readahead: 131_072, flags: u32::MAX },
+            Call::Init { major: 7, minor: 45, readahead: 131_072, flags: u32::MAX.into() },
             Call::Attributes,
             Call::SetAttributes { size: Some(4096), access: false },
             Call::Open { flags: 0o100_002 },
@@ -304,6 +317,7 @@ mod tests {
             Call::Allocate { at: 512, length: 4096, mode: 3 },
             Call::Forget,
             Call::Other,
+            Call::Init { major: 7, minor: 45, readahead: 131_072, flags: u64::from(u32::MAX) | BY_IO_URING },
         ];
         assert_eq!(calls, expected);
     }
