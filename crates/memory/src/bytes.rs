@@ -45,6 +45,23 @@ impl Bytes {
         View::runs(&self.buffer, [run]).expect("a part of the buffer")
     }
 
+    /// Becomes a copy of `parts`, one behind the other, in the same buffer. False, and as before: somebody else shares any of it, or it
+    /// is shorter.
+    #[must_use]
+    pub fn refill(&mut self, parts: &[&[u8]]) -> bool {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let Some(mut room) = Arc::get_mut(&mut self.buffer).and_then(|buffer| buffer.get_mut(..len)) else {
+            return false;
+        };
+        for part in parts {
+            let (into, rest) = room.split_at_mut(part.len());
+            into.copy_from_slice(part);
+            room = rest;
+        }
+        (self.at, self.len) = (0, len);
+        true
+    }
+
     /// The whole buffer, if nobody else shares any of it.
     ///
     /// # Errors
@@ -87,6 +104,18 @@ mod tests {
         let all = all.into_buffer().unwrap_err();
         drop(part);
         assert_eq!(all.into_buffer().unwrap().len(), 4096, "whole, whatever part it was");
+    }
+
+    #[test]
+    fn what_nobody_shares_is_filled_again() {
+        let buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+        let mut all = Bytes::prefix(buffer, 10);
+        assert!(all.refill(&[b"oth", b"", b"ers"]));
+        let part = all.slice(1..3);
+        assert!(!all.refill(&[b"no"]) && &all[..] == b"others");
+        drop(part);
+        assert!(!all.refill(&[&[0; 4096], b"1"]) && all.refill(&[b"no"]));
+        assert_eq!(&all[..], b"no");
     }
 
     #[test]

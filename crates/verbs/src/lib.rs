@@ -80,7 +80,7 @@ pub use clock::{Clock, SystemClock};
 pub use error::VerbsError;
 pub use fork::ForkMark;
 pub use instance::Instance;
-pub use loan::{Lender, Loan};
+pub use loan::{Lender, Loan, SpareLoan};
 pub use numbers::{ByNumber, NumberHasher};
 pub use overside_planner::{AtomicScope, Capabilities};
 pub use port::{Port, PortEvent};

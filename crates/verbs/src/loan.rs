@@ -16,11 +16,16 @@ use smallvec::SmallVec;
 /// any moment, so what is read is checked in a copy.
 ///
 /// Reading is sound for as long as the loan is there, whatever became of sender and connection.
-pub struct Loan(Box<Parts>);
+pub struct Loan(Option<Box<Parts>>);
 
+/// Memory of a loan that has ended, for another one.
+#[derive(Debug, Default)]
+pub struct SpareLoan(Box<Parts>);
+
+#[derive(Default)]
 struct Parts {
     parts: SmallVec<[ForeignRange; 2]>,
-    lender: Arc<dyn Lender>,
+    lender: Option<Arc<dyn Lender>>,
     number: u64,
 }
 
@@ -32,22 +37,37 @@ pub trait Lender: fmt::Debug + Send + Sync {
 
     /// The loan of that number has ended. Called once for each; never waits.
     fn take_back(&self, number: u64);
+
+    /// After that, what the loan was kept in: a lender that hands it to [`Loan::again`] need not allocate for every message.
+    fn keep(&self, _spare: SpareLoan) {}
 }
 
 impl Loan {
     /// Made by a provider when it accepts a loan.
     pub fn new(parts: impl IntoIterator<Item = ForeignRange>, lender: Arc<dyn Lender>, number: u64) -> Self {
-        Self(Box::new(Parts { parts: parts.into_iter().collect(), lender, number }))
+        Self::again(SpareLoan::default(), parts, lender, number)
+    }
+
+    /// The same, in the memory of one that has ended.
+    pub fn again(
+        SpareLoan(mut memory): SpareLoan,
+        parts: impl IntoIterator<Item = ForeignRange>,
+        lender: Arc<dyn Lender>,
+        number: u64,
+    ) -> Self {
+        memory.parts.extend(parts);
+        (memory.lender, memory.number) = (Some(lender), number);
+        Self(Some(memory))
     }
 
     /// The message's pieces, in order.
     pub fn parts(&self) -> &[ForeignRange] {
-        &self.0.parts
+        self.0.as_ref().map_or(&[], |memory| &memory.parts)
     }
 
     /// Bytes in the message.
     pub fn bytes(&self) -> u64 {
-        self.0.parts.iter().map(|part| part.len() as u64).sum()
+        self.parts().iter().map(|part| part.len() as u64).sum()
     }
 
     /// Copies `out.len()` bytes of the message from `at` on, across its pieces.
@@ -77,26 +97,37 @@ impl Loan {
     #[inline]
     pub fn is_valid(&self) -> bool {
         fence(Ordering::Acquire);
-        self.0.lender.vouches()
+        self.0.as_ref().and_then(|memory| memory.lender.as_ref()).is_some_and(|lender| lender.vouches())
     }
 }
 
 impl Drop for Loan {
     /// Nothing is sound because of it: a loan that is forgotten stays out until the connection ends.
     fn drop(&mut self) {
-        self.0.lender.take_back(self.0.number);
+        let Some(mut memory) = self.0.take() else { return };
+        let Some(lender) = memory.lender.take() else { return };
+        memory.parts.clear();
+        lender.take_back(memory.number);
+        lender.keep(SpareLoan(memory));
     }
 }
 
 impl fmt::Debug for Loan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (number, bytes) = (self.0.number, self.bytes());
-        f.debug_struct("Loan").field("number", &number).field("bytes", &bytes).finish_non_exhaustive()
+        let number = self.0.as_ref().map(|memory| memory.number);
+        f.debug_struct("Loan").field("number", &number).field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
     use overside_memory::{Foreign, Segment};
@@ -107,6 +138,7 @@ mod tests {
     struct Ledger {
         closed: AtomicBool,
         returned: AtomicU64,
+        spare: Mutex<Option<SpareLoan>>,
     }
 
     impl Lender for Ledger {
@@ -116,6 +148,10 @@ mod tests {
 
         fn take_back(&self, number: u64) {
             self.returned.fetch_add(number, Ordering::Relaxed);
+        }
+
+        fn keep(&self, spare: SpareLoan) {
+            *self.spare.lock().unwrap() = Some(spare);
         }
     }
 
@@ -147,5 +183,14 @@ mod tests {
         assert_eq!(ledger.returned.load(Ordering::Relaxed), 0);
         std::thread::spawn(move || drop(loan)).join().unwrap();
         assert_eq!(ledger.returned.load(Ordering::Relaxed), 7);
+
+        let spare = ledger.spare.lock().unwrap().take().unwrap();
+        let loan = Loan::again(spare, [foreign.range(20, 2).unwrap()], ledger.clone(), 2);
+        let mut out = [0; 2];
+        loan.read(0, &mut out).unwrap();
+        assert_eq!((loan.bytes(), out), (2, [20, 21]), "nothing of the one before");
+        drop(loan);
+        assert_eq!(ledger.returned.load(Ordering::Relaxed), 9);
+        assert_eq!(Arc::strong_count(&ledger), 1, "what is kept holds nobody");
     }
 }

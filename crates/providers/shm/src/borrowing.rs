@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use overside_memory::ForeignRange;
-use overside_verbs::{Lender, Loan};
+use overside_verbs::{Lender, Loan, SpareLoan};
 
 use crate::channel::Channel;
 use crate::control::{OwnControl, PeerControl};
@@ -29,6 +29,8 @@ struct Returns {
     /// Returns written, ever.
     written: u64,
     bell: Bell,
+    /// Memory for loans: no more than were out at once.
+    spares: Vec<SpareLoan>,
 }
 
 impl Borrowed {
@@ -44,13 +46,22 @@ impl Borrowed {
 
     /// What descriptor number `index` offers is a loan from now on. There must be room.
     pub(crate) fn accept(self: &Arc<Self>, index: u64, parts: impl IntoIterator<Item = ForeignRange>) -> Loan {
-        self.lock().out += 1;
-        Loan::new(parts, self.clone(), index)
+        let mut returns = self.lock();
+        returns.out += 1;
+        let spare = returns.spares.pop().unwrap_or_default();
+        drop(returns);
+        Loan::again(spare, parts, self.clone(), index)
     }
 
     /// What descriptor number `index` offers was copied. Its sender hears of it with the next thing it is told.
     pub(crate) fn decline(&self, index: u64) {
         self.lock().write(&self.own, index);
+    }
+
+    /// A forked child holds the parent's loans, too: what it drops is not returned by that. And whose provider is gone has no connection
+    /// left.
+    fn is_ours(&self) -> bool {
+        self.provider.upgrade().is_some_and(|provider| !provider.instance.inherited())
     }
 
     fn lock(&self) -> MutexGuard<'_, Returns> {
@@ -72,9 +83,7 @@ impl Lender for Borrowed {
     }
 
     fn take_back(&self, index: u64) {
-        // A forked child holds the parent's loans, too: what it drops is not returned by that. And whose provider is gone has
-        // no connection left.
-        if self.provider.upgrade().is_none_or(|provider| provider.instance.inherited()) {
+        if !self.is_ours() {
             return;
         }
         let mut returns = self.lock();
@@ -87,6 +96,12 @@ impl Lender for Borrowed {
             None => {}
             Some(Ring::Socket) => self.channel.upgrade().iter().for_each(|channel| channel.ring()),
             Some(Ring::Word(sleep)) => self.own.wake(sleep),
+        }
+    }
+
+    fn keep(&self, spare: SpareLoan) {
+        if self.is_ours() {
+            self.lock().spares.push(spare);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_memory::{Buffer, Pool};
+use overside_memory::{Buffer, Bytes};
 use overside_transfer::{Endpoint, Ring, RingOptions};
 use overside_verbs::{
     Loan, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest, watch::Watch,
@@ -18,7 +18,8 @@ pub(super) struct Connection {
     endpoint: Endpoint,
     queue_pair: QueuePair,
     ring: Ring,
-    transmit: Pool,
+    /// The one that was sent first is the first to be free again.
+    transmit: VecDeque<Bytes>,
     /// Bytes that may ride in a request.
     inline_max: usize,
     /// What the queue pair had no room for yet.
@@ -49,7 +50,8 @@ impl Connection {
         let queue_pair = endpoint.connect(name, patience)?;
         let ring = RingOptions { queue_pair: Some(queue_pair), bytes, count, loans: true, ..RingOptions::default() };
         let ring = endpoint.ring(ring)?;
-        let transmit = endpoint.pool(bytes, count.min(TRANSMITS_MAX))?;
+        let pool = endpoint.pool(bytes, count.min(TRANSMITS_MAX))?;
+        let transmit = std::iter::from_fn(|| pool.take()).map(Bytes::from).collect();
         let since = endpoint.clock().now();
         Ok(Connection {
             endpoint,
@@ -76,23 +78,23 @@ impl Connection {
 
     /// Queues a message without a payload.
     pub(super) fn send(&mut self, bytes: &[u8]) {
-        let longer = if bytes.len() > self.inline_max { self.transmit.take() } else { None };
-        self.outbox.push_back(match longer {
-            Some(mut buffer) => {
-                buffer[..bytes.len()].copy_from_slice(bytes);
-                WorkRequest::send(0, self.transmit.view(buffer, bytes.len())).prompt()
-            }
-            None => WorkRequest::send_inline(0, bytes).unsignalled(),
-        });
+        if bytes.len() <= self.inline_max || !self.send_parts(&[bytes]) {
+            self.outbox.push_back(WorkRequest::send_inline(0, bytes).unsignalled());
+        }
     }
 
     /// Queues a message with a payload; false where there is no room for it yet.
     pub(super) fn send_with(&mut self, header: &[u8; HEADER], payload: &[u8]) -> bool {
-        let Some(mut buffer) = self.transmit.take() else { return false };
-        buffer[..HEADER].copy_from_slice(header);
-        buffer[HEADER..HEADER + payload.len()].copy_from_slice(payload);
-        let view = self.transmit.view(buffer, HEADER + payload.len());
-        self.outbox.push_back(WorkRequest::send(0, view).prompt());
+        self.send_parts(&[header, payload])
+    }
+
+    fn send_parts(&mut self, parts: &[&[u8]]) -> bool {
+        let Some(bytes) = self.transmit.front_mut() else { return false };
+        if !bytes.refill(parts) {
+            return false;
+        }
+        self.outbox.push_back(WorkRequest::send(0, bytes.view()).prompt());
+        self.transmit.rotate_left(1);
         true
     }
 

@@ -1,24 +1,31 @@
 //! Files on a volume of a node, for a caller who waits for each call.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use overside_memory::{Buffer, Bytes, Segment};
 use overside_verbs::{Clock, Provider};
 
-use super::{Link, LinkError, LinkOptions, Volume};
+use super::{Link, LinkError, LinkOptions};
 use crate::device::{Completion, Device, DeviceError, Request, Work};
 use crate::files::{About, Attributes, Command, ENTRY_BYTES, FILE_BYTES_MAX, IDS, PIECE_BYTES, entry, place};
 use crate::wait::Waiter;
 
-/// Files on a volume, over a session of this caller's own. Calls wait: for the disk, and for a node that is away.
+/// Files on a volume, over a session of this caller's own. Calls wait: for the disk, and for a node that is away. Once each kind
+/// of call was made, they allocate nothing: the caller may be a program's `read` within its own allocator.
 #[derive(Debug)]
 pub struct Files {
-    volume: Volume,
+    /// Requests are no longer than a piece, so it need not cut them.
+    link: Link,
     clock: Arc<dyn Clock>,
     waiter: Waiter,
-    /// For entries, and for files' bytes on their way.
+    /// For entries, and for files' bytes on their way here.
     memory: Vec<Buffer>,
+    /// For what is written, one piece at a time.
+    writes: Option<Bytes>,
+    /// Empty between calls.
+    batch: VecDeque<Request>,
     /// What was read last: tags, lengths, bytes.
     read: Vec<(u64, usize, Buffer)>,
     done: Vec<Completion>,
@@ -38,13 +45,22 @@ impl Files {
         let clock = provider.clock();
         let request_bytes_max = options.request_bytes_max.max(PIECE_BYTES as u32);
         let options = LinkOptions { files: true, request_bytes_max, ..options };
-        let volume = Link::attach(provider, address, volume, options)?;
-        Ok(Files { volume, clock, waiter: Waiter::default(), memory: Vec::new(), read: Vec::new(), done: Vec::new() })
+        let link = Link::connect(provider, address, volume, options)?;
+        Ok(Files {
+            link,
+            clock,
+            waiter: Waiter::default(),
+            memory: Vec::new(),
+            writes: None,
+            batch: VecDeque::new(),
+            read: Vec::new(),
+            done: Vec::new(),
+        })
     }
 
     /// Ends the session, at most for `patience`.
     pub fn close(self, patience: Duration) {
-        self.volume.close(patience);
+        self.link.close(patience);
     }
 
     /// What the volume says of itself.
@@ -89,11 +105,8 @@ impl Files {
     /// # Errors
     /// There is no such file of this token, or no room.
     pub fn command(&mut self, id: u32, command: Command, token: u64) -> Result<(), DeviceError> {
-        let mut buffer = self.buffer()?;
-        buffer[..ENTRY_BYTES].copy_from_slice(&command.bytes(token));
-        let from = Bytes::prefix(buffer, ENTRY_BYTES);
-        let work = Work::Write { at: entry(id), from, fua: true };
-        self.wait(vec![Request { tag: 0, work }])
+        let from = self.bytes(&command.bytes(token))?;
+        self.one(Work::Write { at: entry(id), from, fua: true })
     }
 
     /// Reads from a file's byte on, as far as it goes; how many.
@@ -119,17 +132,15 @@ impl Files {
             return Err(DeviceError::Invalid);
         }
         let length = into.len().min(AT_ONCE).min(FILE_BYTES_MAX.saturating_sub(at) as usize);
-        let mut batch = Vec::with_capacity(1 + AT_ONCE / PIECE_BYTES as usize + 1);
-        batch.push(Request { tag: 0, work: Work::Read { at: entry(id), length: ENTRY_BYTES, into: self.buffer()? } });
+        self.ask(0, entry(id), ENTRY_BYTES)?;
         let mut done = 0;
         while done < length {
             let place = at + done as u64;
             let piece = (length - done).min((PIECE_BYTES - place % PIECE_BYTES) as usize);
-            let work = Work::Read { at: self::place(id, place), length: piece, into: self.buffer()? };
-            batch.push(Request { tag: 1 + done as u64, work });
+            self.ask(1 + done as u64, self::place(id, place), piece)?;
             done += piece;
         }
-        self.wait(batch)?;
+        self.wait()?;
         let attributes = Attributes::parse(&self.entry_read()?).map_err(|_| DeviceError::Failed)?;
         if attributes.token != token {
             return Err(DeviceError::Invalid);
@@ -159,10 +170,8 @@ impl Files {
         while written < from.len() {
             let place = at + written as u64;
             let piece = (from.len() - written).min((PIECE_BYTES - place % PIECE_BYTES) as usize);
-            let mut buffer = self.buffer()?;
-            buffer[..piece].copy_from_slice(from.get(written..written + piece).unwrap_or_default());
-            let work = Work::Write { at: self::place(id, place), from: Bytes::prefix(buffer, piece), fua: false };
-            match self.wait(vec![Request { tag: 0, work }]) {
+            let from = self.bytes(from.get(written..written + piece).unwrap_or_default())?;
+            match self.one(Work::Write { at: self::place(id, place), from, fua: false }) {
                 Err(error) if written == 0 => return Err(error),
                 Err(_) => return Ok(written),
                 Ok(()) => written += piece,
@@ -176,12 +185,12 @@ impl Files {
     /// # Errors
     /// The disk fails.
     pub fn flush(&mut self) -> Result<(), DeviceError> {
-        self.wait(vec![Request { tag: 0, work: Work::Flush }])
+        self.one(Work::Flush)
     }
 
     fn read_entry(&mut self, id: u32) -> Result<[u8; ENTRY_BYTES], DeviceError> {
-        let work = Work::Read { at: entry(id), length: ENTRY_BYTES, into: self.buffer()? };
-        self.wait(vec![Request { tag: 0, work }])?;
+        self.ask(0, entry(id), ENTRY_BYTES)?;
+        self.wait()?;
         self.entry_read()
     }
 
@@ -191,40 +200,59 @@ impl Files {
         entry.and_then(|(_, _, buffer)| buffer.first_chunk().copied()).ok_or(DeviceError::Failed)
     }
 
-    fn buffer(&mut self) -> Result<Buffer, DeviceError> {
-        if let Some(buffer) = self.memory.pop() {
-            return Ok(buffer);
-        }
-        let room = PIECE_BYTES as usize;
-        let segment = Segment::private(room).map_err(|_| DeviceError::NoMemory)?;
-        segment.carve(room).pop().ok_or(DeviceError::NoMemory)
+    fn one(&mut self, work: Work) -> Result<(), DeviceError> {
+        self.batch.push_back(Request { tag: 0, work });
+        self.wait()
     }
 
-    /// Carries requests out; what was read stays in `read`. The first error of any.
-    fn wait(&mut self, batch: Vec<Request>) -> Result<(), DeviceError> {
+    /// One more READ of the next batch. What was read before is no more.
+    fn ask(&mut self, tag: u64, at: u64, length: usize) -> Result<(), DeviceError> {
         self.memory.extend(self.read.drain(..).map(|(_, _, buffer)| buffer));
-        let (mut left, mut result) = (batch.len(), Ok(()));
-        let mut batch = batch.into();
+        let into = match self.memory.pop() {
+            Some(buffer) => buffer,
+            None => piece()?,
+        };
+        self.batch.push_back(Request { tag, work: Work::Read { at, length, into } });
+        Ok(())
+    }
+
+    /// A copy of what is to be written: of a piece at most.
+    fn bytes(&mut self, from: &[u8]) -> Result<Bytes, DeviceError> {
+        let mut bytes = match self.writes.take() {
+            Some(bytes) => bytes,
+            None => piece()?.into(),
+        };
+        match bytes.refill(&[from]) {
+            true => Ok(bytes),
+            false => Err(DeviceError::Failed),
+        }
+    }
+
+    /// Carries the batch out; what was read stays in `read`. The first error of any.
+    fn wait(&mut self) -> Result<(), DeviceError> {
+        let (mut left, mut result) = (self.batch.len(), Ok(()));
         while left > 0 {
-            self.volume.submit(&mut batch);
-            let found = self.waiter.poll(&mut self.volume, &*self.clock, None, &mut self.done);
+            self.link.submit(&mut self.batch);
+            let found = self.waiter.poll(&mut self.link, &*self.clock, None, &mut self.done);
             found.map_err(|_| DeviceError::Failed)?;
             for completion in self.done.drain(..) {
                 left -= 1;
                 result = result.and(completion.result);
-                let buffer = match completion.work {
-                    Work::Read { length, into, .. } => {
-                        self.read.push((completion.tag, length, into));
-                        None
-                    }
-                    Work::Write { from, .. } => from.into_buffer().ok(),
-                    _ => None,
-                };
-                self.memory.extend(buffer);
+                match completion.work {
+                    Work::Read { length, into, .. } => self.read.push((completion.tag, length, into)),
+                    Work::Write { from, .. } => self.writes = Some(from),
+                    _ => {}
+                }
             }
         }
         result
     }
+}
+
+fn piece() -> Result<Buffer, DeviceError> {
+    let room = PIECE_BYTES as usize;
+    let segment = Segment::private(room).map_err(|_| DeviceError::NoMemory)?;
+    segment.carve(room).pop().ok_or(DeviceError::NoMemory)
 }
 
 /// Bytes that are read at once.
