@@ -64,9 +64,33 @@ impl Process {
         arguments: &[&str],
         input: Option<OwnedFd>,
     ) -> Result<(Process, UnixStream)> {
+        Process::start_by(&[], environment, name, role, arguments, input)
+    }
+
+    /// The same, by a command that is given the executable and its arguments behind its own, and runs it in its place.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn start_by(
+        by: &[&str],
+        environment: &[(&str, &OsStr)],
+        name: &'static str,
+        role: &str,
+        arguments: &[&str],
+        input: Option<OwnedFd>,
+    ) -> Result<(Process, UnixStream)> {
         let (ours, theirs) = UnixStream::pair().context("no socket pair could be made")?;
         let executable = std::env::current_exe().context("the path of this executable is unknown")?;
-        let child = Command::new(executable)
+        let mut command = match by {
+            [] => Command::new(executable),
+            [program, words @ ..] => {
+                let mut command = Command::new(program);
+                command.args(words).arg(executable);
+                command
+            }
+        };
+        let child = command
             .envs(environment.iter().copied())
             .args([SUBCOMMAND, role, &std::process::id().to_string()])
             .args(arguments)

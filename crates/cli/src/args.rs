@@ -168,7 +168,8 @@ pub struct Bench {
     /// Of `regret`: another grid of shapes than the usual one, which is that of 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Of `durability` and `oltp`: in which folder their data lies while they measure; a new folder beside the current one unless said.
+    /// Of `durability`, `oltp` and `targets`: in which folder their data lies while they measure; a new folder beside the current one unless
+    /// said.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Of `policies`: a trace in addition to those that it makes, as `overside volume trace record` writes it.

@@ -32,7 +32,7 @@ pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds,
 use serde_json::Value;
 
 /// The figures of `overside bench`, in the order of `all`.
-pub const FIGURES: [&str; 17] = [
+pub const FIGURES: [&str; 18] = [
     "verbs",
     "transmit",
     "delta",
@@ -50,6 +50,7 @@ pub const FIGURES: [&str; 17] = [
     "policies",
     "clients",
     "oltp",
+    "targets",
 ];
 
 /// What a figure's JSON says of every claim that asks it.

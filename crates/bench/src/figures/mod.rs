@@ -88,7 +88,7 @@ pub struct Options {
     pub results: Option<PathBuf>,
     /// Of `regret`: which grid of shapes; 0 is the usual one.
     pub seed: u64,
-    /// Of `durability` and `oltp`: in which folder its data lies meanwhile; the current one unless said.
+    /// Of `durability`, `oltp` and `targets`: in which folder its data lies meanwhile; the current one unless said.
     pub dir: Option<PathBuf>,
     /// Of `policies`: a trace in addition to those that it makes.
     pub trace: Option<PathBuf>,
@@ -193,13 +193,14 @@ fn fits(options: &Options, names: &[&str]) -> Result<()> {
         "--trace is replayed by policies; {} has no use for it",
         options.figure
     );
-    if names.iter().any(|name| ["durability", "oltp"].contains(name)) {
+    if names.iter().any(|name| WITH_DATA.contains(name)) {
         // Refused now rather than after all the others have been measured.
         durability::folder::parent(options.dir.as_deref())?;
     } else {
         ensure!(
             options.dir.is_none(),
-            "--dir is where durability and oltp have their data; {} has none",
+            "--dir is where {} have their data; {} has none",
+            WITH_DATA.join(", "),
             options.figure
         );
     }
@@ -260,6 +261,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
         "policies" => policies::measure(setting),
         "clients" => blocks::clients::measure(setting),
         "oltp" => oltp::measure(setting),
+        "targets" => blocks::targets::measure(setting),
         other => anyhow::bail!("there is no figure {other:?}; choose one of {}, or all", NAMES.join(", ")),
     }
     .with_context(|| format!("figure {name}"))
@@ -278,8 +280,10 @@ pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     }
 }
 
-/// What `all` leaves out: it wants root, and a database that is installed.
-const ALONE: [&str; 1] = ["oltp"];
+/// What `all` leaves out: it wants root, and programs that are installed.
+const ALONE: [&str; 2] = ["oltp", "targets"];
+/// Those with data on a disk.
+const WITH_DATA: [&str; 3] = ["durability", "oltp", "targets"];
 /// Figures whose other ends do what they are told over a line, and may be on another host.
 const FAR: [&str; 8] = ["verbs", "transmit", "delta", "consolidate", "shuffle", "projection", "regret", "messages"];
 

@@ -41,7 +41,8 @@ a request is its transfer), scans (one client to 15 of one table, and through an
 costs (what stands behind the papers' arguments), blocks (a storage node: its cache beside other
 servers, its disks beside local ones), policies (of such a cache, on several traces and
 --trace FILE), clients (one read of a volume by each way to it), oltp (TPC-C on PostgreSQL, whose disk
-is a volume or its own; as root, and not part of all).
+is a volume or its own), targets (a volume beside nbdkit, qemu-nbd, tgt and a file, in memory and on a
+disk). The last two want root and programs that are installed, and are not part of all.
 
 With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the other:
 verbs, transmit, delta, consolidate, shuffle, projection, regret and messages.";
@@ -54,6 +55,7 @@ Examples:
   overside bench sockets --quick --only pgbench
   overside bench durability --dir /var/tmp
   sudo overside bench oltp --quick --dir /var/tmp
+  sudo overside bench targets --dir /var/tmp
   overside bench verbs --over rdma --rdma-device mlx5_1
   overside bench receive --listen tcp:10.0.0.2:7000 --key-file key
   overside bench transmit --to tcp:10.0.0.2:7000 --key-file key";

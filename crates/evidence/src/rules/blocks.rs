@@ -61,6 +61,14 @@ pub(super) const GOALS: &Goals = &Goals {
             AtMost(0.9),
         ),
         beside(
+            "cached, ext4 on FUSE's loop, 1 outstanding: p50 over a loop's on nbdfuse",
+            "cached, p50 ns: ext4 on a loop, FUSE",
+            "cached, p50 ns: ext4 on a loop, nbdfuse",
+            1,
+            AtMost(0.5),
+        ),
+        beside("cached, wDSA's pread: p50 over FUSE's", "cached, p50 ns: wDSA", "cached, p50 ns: FUSE", 1, AtMost(0.6)),
+        beside(
             "cached, NBD, 1 outstanding: requests/s over nbdkit's",
             "cached, requests/s: NBD",
             "cached, requests/s: nbdkit",

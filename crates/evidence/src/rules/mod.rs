@@ -14,6 +14,7 @@ mod oltp;
 mod policies;
 mod scans;
 mod shuffle;
+mod targets;
 mod transmit;
 mod verbs;
 
@@ -38,6 +39,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         policies::RULES,
         clients::RULES,
         oltp::RULES,
+        targets::RULES,
     ]
     .into_iter()
     .flatten()
@@ -45,7 +47,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 
 /// The bars of those figures that are judged by their JSON alone.
 pub fn goals() -> impl Iterator<Item = &'static Goals> {
-    [durability::GOALS, blocks::GOALS, policies::GOALS, oltp::GOALS].into_iter()
+    [durability::GOALS, blocks::GOALS, policies::GOALS, oltp::GOALS, targets::GOALS].into_iter()
 }
 
 /// Any x.

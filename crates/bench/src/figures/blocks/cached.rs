@@ -5,18 +5,27 @@ use super::{
     BLOCK_BYTES, KIB,
     clients::attach::Attached,
     disks::Disks,
-    load::{Asked, Client, STEP_BYTES, Stretch, known},
+    load::{Asked, Client, Stretch, known},
+    looped,
     nbd::Nbd,
     node::{Node, Order},
     peers,
+    reader::{Found, Reader},
 };
 use crate::{
     figures::{Setting, figure::Figure, messages, sockets::keeper::Keeper, tables::clients::Random},
     measure::{Cpu, alternate, elapsed_ns, now_ns},
 };
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use overside::volume::wire::Role;
-use std::{fs::File, hint::black_box, os::unix::fs::FileExt, path::Path, thread, time::Duration};
+use std::{
+    fs::{self, File},
+    hint::black_box,
+    os::unix::fs::FileExt,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 /// What is asked, and of whom.
 struct Side {
@@ -30,14 +39,21 @@ struct Side {
 enum End {
     Volume(Client),
     Nbd(Nbd),
-    File(File),
+    File(Reader),
 }
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("blocks: what is in the cache");
     let mut keeper = Keeper::start()?;
     let socket = keeper.folder().join("node");
-    let order = Order { nbd: Some(socket.clone()), tcp: true, ..cached_order() };
+    let cached = cached_order();
+    let volumes = [
+        cached.volumes.clone(),
+        // Files have what they are known by beside their bytes, and so has a file system.
+        vec![(FILES.into(), Disks::Files(BYTES + BYTES / 4)), (DISK.into(), Disks::Memory(BYTES + BYTES / 4))],
+    ];
+    let volumes = volumes.concat();
+    let order = Order { nbd: Some(socket.clone()), tcp: true, volumes, cache_bytes: 3 * cached.cache_bytes, ..cached };
     let node = Node::start(order)?;
     node.fill(VOLUME, BYTES)?;
     let mut sides = Vec::new();
@@ -53,27 +69,31 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     for peer in found {
         sides.push(Side::new(peer.name, End::Nbd(peer.nbd), peer.pid));
     }
-    let attached = as_file(&node, &keeper.folder().join("file"));
-    match &attached {
-        Ok((attached, file)) => {
-            let side = Side::new("FUSE", End::File(file.try_clone()?), node.pid());
-            sides.push(Side { between: Some(attached.pid()), ..side });
+    let mut attached = Vec::new();
+    let files = [
+        ("FUSE", as_file(&node, &keeper, &mut attached)),
+        ("wDSA", as_program(&node, &keeper, setting.library)),
+        (LOOPS[0], on_a_loop(&node, &keeper, &mut attached)),
+        (LOOPS[1], on_nbdfuse(&mut keeper)),
+    ];
+    for (name, side) in files {
+        match side {
+            Ok((reader, server, between)) => {
+                sides.push(Side { between, ..Side::new(name, End::File(reader), server) });
+            }
+            Err(error) => absent.push(format!("{name}: {error:#}")),
         }
-        Err(error) => absent.push(format!("FUSE: {error:#}")),
     }
     for side in &mut sides {
         side.prepare(node.pid())?;
     }
     figure.more.insert("not_measured".into(), absent.into());
-    let before = node.found(VOLUME)?;
+    let missed = || [VOLUME, FILES, DISK].into_iter().map(|name| Ok(node.found(name)?[1])).sum::<Result<u64>>();
+    let before = missed()?;
     by_depth(setting, figure, &mut sides)?;
     by_size(setting, figure, &mut sides[0], &keeper.folder().join("local"))?;
-    let after = node.found(VOLUME)?;
-    ensure!(
-        after[1] == before[1],
-        "{} blocks were not in the node's cache, which holds them all",
-        after[1] - before[1]
-    );
+    let after = missed()?;
+    ensure!(after == before, "{} blocks were not in the node's cache, which holds them all", after - before);
     drop(sides);
     drop(attached);
     by_processors(setting, figure, &node)
@@ -90,10 +110,46 @@ pub(super) fn cached_order() -> Order {
     }
 }
 
+/// A program that reads a file, who serves it, and who stands between.
+type AsFile = Result<(Reader, u32, Option<u32>)>;
+
 /// A volume as a file, by whoever may mount one.
-fn as_file(node: &Node, path: &Path) -> Result<(Attached, File)> {
-    let attached = Attached::as_file(node, VOLUME, path)?;
-    Ok((attached, File::open(path)?))
+fn as_file(node: &Node, keeper: &Keeper, all: &mut Vec<Attached>) -> AsFile {
+    let path = keeper.folder().join("file");
+    let attached = Attached::as_file(node, VOLUME, &path)?;
+    let between = Some(attached.pid());
+    all.push(attached);
+    Ok((Reader::start(&[], Found::There, &path)?, node.pid(), between))
+}
+
+/// A file on a volume, of a program that knows nothing of it.
+fn as_program(node: &Node, keeper: &Keeper, library: Option<&Path>) -> AsFile {
+    library.context("the library is not beside this executable; `cargo build --release` puts it there")?;
+    let folder = keeper.folder().join("files");
+    fs::create_dir(&folder)?;
+    let own = std::env::current_exe()?;
+    let own = own.to_str().context("this program's path is no text")?;
+    let volume = format!("{}={}/{FILES}", folder.display(), node.address("shm")?);
+    let reader = Reader::start(&[own, "run", "--volume", &volume, "--"], Found::Makes, &folder.join("file.db"))?;
+    // Bytes that are not below are on the volume.
+    let below = fs::metadata(folder.join("file.db"))?.len();
+    ensure!(below < BYTES, "the file of {below} bytes is not on the volume");
+    Ok((reader, node.pid(), None))
+}
+
+/// A file in ext4 on a loop device over a volume as a file.
+fn on_a_loop(node: &Node, keeper: &Keeper, all: &mut Vec<Attached>) -> AsFile {
+    let path = keeper.folder().join("disk");
+    let attached = Attached::as_disk(node, DISK, &path)?;
+    let between = Some(attached.pid());
+    all.push(attached);
+    Ok((looped::start(&path, &keeper.folder().join("mounted"))?, node.pid(), between))
+}
+
+/// The same over nbdfuse.
+fn on_nbdfuse(keeper: &mut Keeper) -> AsFile {
+    let (server, between, path) = peers::nbdfuse(keeper, BYTES + BYTES / 4)?;
+    Ok((looped::start(&path, &keeper.folder().join("mounted-nbdfuse"))?, server, Some(between)))
 }
 
 impl Side {
@@ -111,7 +167,8 @@ impl Side {
                 }
                 nbd.check(BYTES)
             }
-            End::File(file) => check(file),
+            // It has looked.
+            End::File(_) => Ok(()),
         }
     }
 
@@ -124,7 +181,7 @@ impl Side {
         let mut done = match &mut self.end {
             End::Volume(client) => client.run(asked, &mut place)?,
             End::Nbd(nbd) => nbd.run(asked, &mut place)?,
-            End::File(file) => reads(file, asked, &mut place)?,
+            End::File(reader) => reader.reads(asked, ns, seed)?,
         };
         done.server_ns = self.used()? - before;
         Ok(done)
@@ -135,32 +192,6 @@ impl Side {
         let between = self.between.map_or(Ok(Cpu::default()), settled)?;
         Ok(Cpu { ns: settled(self.server)?.ns + between.ns })
     }
-}
-
-/// One read after another, as a program reads a file.
-fn reads(file: &File, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
-    ensure!(asked.depth == 1, "a file is read by one call at a time");
-    let (mut into, mut done) = (vec![0; asked.bytes], Stretch::default());
-    let (cpu, start) = (Cpu::own(), now_ns());
-    while let Some(at) = place() {
-        let begun = now_ns();
-        file.read_exact_at(black_box(&mut into), at)?;
-        done.times.push(elapsed_ns(begun));
-    }
-    (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-    done.bytes = done.times.len() as u64 * asked.bytes as u64;
-    Ok(done)
-}
-
-/// Reads all of a file, and holds it against what every block is known by.
-fn check(file: &File) -> Result<()> {
-    let (mut found, mut wanted) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
-    for at in (0..BYTES).step_by(STEP_BYTES) {
-        file.read_exact_at(&mut found, at)?;
-        known(at, &mut wanted);
-        ensure!(found == wanted, "the file has other bytes than were written, within {STEP_BYTES} from {at} on");
-    }
-    Ok(())
 }
 
 /// Processor time of a process that has nothing to do any more: of one that runs the kernel knows less.
@@ -294,6 +325,9 @@ fn sizes(setting: &Setting<'_>) -> Vec<usize> {
 pub(super) const SERIES: [&str; 4] =
     ["cached, bytes/s: 1 outstanding", "cached, bytes/s: 4 outstanding", "copied, bytes/s", "local file, bytes/s"];
 pub(super) const VOLUME: &str = "cached";
+const FILES: &str = "files";
+const DISK: &str = "disk";
+const LOOPS: [&str; 2] = ["ext4 on a loop, FUSE", "ext4 on a loop, nbdfuse"];
 /// More than processors keep near them.
 pub(super) const BYTES: u64 = 64 << 20;
 const LONGEST: u32 = 128 << 10;

@@ -2,14 +2,16 @@
 
 use anyhow::Result;
 use overside::{
-    vault::members::{Spindle, SpindleTimes},
+    vault::members::{FileMember, Spindle, SpindleTimes},
     verbs::SystemClock,
-    volume::{Array, Completion, Device, Geometry, MemoryDevice, Raid, Request, Work},
+    volume::{Array, Completion, Device, Geometry, MemoryDevice, Raid, Request, Sectors, Work},
 };
+use overside_disk::Open;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
     os::fd::BorrowedFd,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,10 +20,14 @@ use std::{
 };
 
 /// What a volume lies on. Disks turn 15,000 times a minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Disks {
     /// Memory of so many bytes.
     Memory(u64),
+    /// The same, for files of programs.
+    Files(u64),
+    /// A file of so many bytes in a folder of its own, past the page cache.
+    File(PathBuf, u64),
     /// One disk.
     One,
     /// RAID 0 of so many disks.
@@ -36,7 +42,7 @@ pub(super) struct Ios(Arc<[AtomicU64; 2]>);
 
 impl Disks {
     /// The volume, and what its disks are asked.
-    pub(super) fn open(self) -> Result<(Box<dyn Device>, Ios)> {
+    pub(super) fn open(&self) -> Result<(Box<dyn Device>, Ios)> {
         let ios = Ios::default();
         let disk = || -> Result<Box<dyn Device>> {
             let blocks = Box::new(MemoryDevice::new(DISK_BYTES)?);
@@ -44,14 +50,22 @@ impl Disks {
             Ok(Box::new(Counted { base, ios: ios.clone() }))
         };
         let several = |count: usize| (0..count).map(|_| disk()).collect::<Result<Vec<_>>>();
-        let device: Box<dyn Device> = match self {
-            Disks::Memory(bytes) => Box::new(MemoryDevice::new(bytes)?),
+        let device: Box<dyn Device> = match *self {
+            Disks::File(ref folder, bytes) => file(folder, bytes, true)?,
+            Disks::Memory(bytes) | Disks::Files(bytes) => Box::new(MemoryDevice::new(bytes)?),
             Disks::One => disk()?,
             Disks::Stripes(count) => Box::new(Array::stripes(several(count)?, STRIPE_BYTES)?),
             Disks::Parity(count) => Box::new(Raid::parity(several(count)?, STRIPE_BYTES)?),
         };
         Ok((device, ios))
     }
+}
+
+/// A new file of so many bytes in a folder that is made for it.
+pub(super) fn file(folder: &Path, bytes: u64, direct: bool) -> Result<Box<dyn Device>> {
+    let mut disk = overside_disk::open(folder)?;
+    let file = disk.open("member", Open::Create { direct })?;
+    Ok(Box::new(Sectors::over(FileMember::new(disk, file, 0, bytes))))
 }
 
 impl Ios {

@@ -43,6 +43,8 @@ pub(super) struct Client {
     waiter: Waiter,
     free: BTreeMap<usize, Vec<Buffer>>,
     waits: Waits,
+    /// A write has ended when it is on stable storage.
+    durable: bool,
 }
 
 /// How one who has nothing else to do waits.
@@ -79,12 +81,23 @@ impl Stretch {
 
 impl Client {
     pub(super) fn over(device: impl Device + 'static) -> Client {
-        Client { device: Box::new(device), waiter: Waiter::default(), free: BTreeMap::new(), waits: Waits::ByPolicy }
+        Client {
+            device: Box::new(device),
+            waiter: Waiter::default(),
+            free: BTreeMap::new(),
+            waits: Waits::ByPolicy,
+            durable: true,
+        }
     }
 
     /// Polls for so long before it sleeps, as an application may that has nothing else to do (vi-attached-storage §4.2); of 0, sleeps at once.
     pub(super) fn polling(self, ns: u64) -> Client {
         Client { waits: Waits::Polls(ns), ..self }
+    }
+
+    /// Its writes need not be on stable storage when they end.
+    pub(super) fn volatile(self) -> Client {
+        Client { durable: false, ..self }
     }
 
     /// Requests go to these places, in their order.
@@ -116,7 +129,7 @@ impl Client {
                 };
                 let buffer = free.pop().context("no buffer")?;
                 let work = match asked.writes {
-                    true => Work::Write { at, from: Bytes::prefix(buffer, asked.bytes), fua: true },
+                    true => Work::Write { at, from: Bytes::prefix(buffer, asked.bytes), fua: self.durable },
                     false => Work::Read { at, length: asked.bytes, into: buffer },
                 };
                 begun[tag as usize] = now_ns();

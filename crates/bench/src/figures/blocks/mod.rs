@@ -7,9 +7,12 @@ mod disk;
 mod disks;
 mod hits;
 mod load;
+mod looped;
 mod nbd;
 mod node;
 mod peers;
+mod reader;
+pub(super) mod targets;
 
 use super::{
     Setting,
@@ -36,7 +39,10 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         "A node is a process of its own; its client is this one. Over shm it polls for {} µs before it sleeps, or, <i>asleep</i>, sleeps at once; \
          over tcp it polls where that has paid of late. <i>Cached</i> reads go to {} MiB that \
          the node's cache holds. <i>NBD</i> is the node's own front; it, nbdkit (memory) and qemu-nbd (a file in the page cache) are asked by \
-         the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. <i>FUSE</i> is the volume attached as a file, through <code>/dev/fuse</code>. Processor time is that of \
+         the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. <i>FUSE</i> is the volume attached as a file, through <code>/dev/fuse</code>, and <i>wDSA</i> a \
+         file on a volume under <code>overside run --volume</code>; one program reads both by <code>pread</code>. <i>ext4 on a loop</i>: a \
+         file in a file system on a loop device over such a file, or over nbdfuse's (nbdkit), past the page cache; the kernel's own threads \
+         are not counted. Processor time is that of \
          both ends and of what stands between, with what they poll. Disks are devices over memory that end a request no earlier than a disk of 15,000 turns a minute \
          would; <i>local</i> ones are in this process. The same places are read in the same order on both sides, once the arm is where the \
          same place left it. Hits are chosen by place: what is to hit was read often, what is to miss never comes again. RAID 5 is written \
@@ -193,5 +199,7 @@ fn draw(figure: &mut Figure) {
     ];
 }
 
+/// What a process of this role is to do.
+const READ: &str = "read";
 const BLOCK_BYTES: usize = 8 * KIB;
 const KIB: usize = 1024;

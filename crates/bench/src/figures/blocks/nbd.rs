@@ -16,6 +16,8 @@ pub(super) struct Nbd {
     line: Box<dyn Line>,
     /// A reply's head and a READ's bytes.
     reply: Vec<u8>,
+    /// A WRITE's head and bytes.
+    request: Vec<u8>,
 }
 
 trait Line: Read + Write {}
@@ -38,7 +40,7 @@ impl Nbd {
 
     /// Newstyle negotiation, with simple replies.
     fn greeted(line: Box<dyn Line>, export: &str) -> Result<Nbd> {
-        let mut nbd = Nbd { line, reply: Vec::new() };
+        let mut nbd = Nbd { line, reply: Vec::new(), request: Vec::new() };
         let hello: [u8; 18] = nbd.read()?;
         ensure!(&hello[..16] == b"NBDMAGICIHAVEOPT", "no NBD server answers");
         // Both know the fixed negotiation, and neither sends zeros.
@@ -69,15 +71,16 @@ impl Nbd {
 
     /// As [`Client::run`](super::load::Client::run).
     pub(super) fn run(&mut self, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
-        ensure!(!asked.writes, "this client's writes are not timed");
-        self.reply.resize(HEAD_BYTES + asked.bytes, 0);
+        let kind = if asked.writes { WRITE } else { READ };
+        let payload = vec![0xA5; if asked.writes { asked.bytes } else { 0 }];
+        self.reply.resize(HEAD_BYTES + asked.bytes - payload.len(), 0);
         let (mut begun, mut done) = (vec![0; asked.depth], Stretch::default());
         let (cpu, start) = (Cpu::own(), now_ns());
         let mut under_way = 0;
         for cookie in 0..asked.depth as u64 {
             let Some(at) = place() else { break };
             begun[cookie as usize] = now_ns();
-            self.ask(READ, cookie, at, asked.bytes)?;
+            self.ask(kind, cookie, at, asked.bytes, &payload)?;
             under_way += 1;
         }
         while under_way > 0 {
@@ -88,7 +91,7 @@ impl Nbd {
             match place() {
                 Some(at) => {
                     *since = now_ns();
-                    self.ask(READ, cookie, at, asked.bytes)?;
+                    self.ask(kind, cookie, at, asked.bytes, &payload)?;
                 }
                 None => under_way -= 1,
             }
@@ -103,8 +106,7 @@ impl Nbd {
         let mut block = vec![0; STEP_BYTES];
         for at in (0..bytes).step_by(STEP_BYTES) {
             known(at, &mut block);
-            self.ask(WRITE, at, at, STEP_BYTES)?;
-            self.line.write_all(&block)?;
+            self.ask(WRITE, at, at, STEP_BYTES, &block)?;
             let head: [u8; HEAD_BYTES] = self.read()?;
             ensure!(answered(&head)? == at, "the NBD server answers what was not asked");
         }
@@ -115,7 +117,7 @@ impl Nbd {
     pub(super) fn check(&mut self, bytes: u64) -> Result<()> {
         let (mut reply, mut wanted) = (vec![0; HEAD_BYTES + STEP_BYTES], vec![0; STEP_BYTES]);
         for at in (0..bytes).step_by(STEP_BYTES) {
-            self.ask(READ, at, at, STEP_BYTES)?;
+            self.ask(READ, at, at, STEP_BYTES, &[])?;
             self.line.read_exact(&mut reply)?;
             known(at, &mut wanted);
             let is_it = answered(&reply)? == at && reply[HEAD_BYTES..] == wanted[..];
@@ -124,14 +126,20 @@ impl Nbd {
         Ok(())
     }
 
-    fn ask(&mut self, kind: u16, cookie: u64, at: u64, length: usize) -> Result<()> {
+    fn ask(&mut self, kind: u16, cookie: u64, at: u64, length: usize, payload: &[u8]) -> Result<()> {
         let mut request = [0; 28];
         request[..4].copy_from_slice(&REQUEST.to_be_bytes());
         request[6..8].copy_from_slice(&kind.to_be_bytes());
         request[8..16].copy_from_slice(&cookie.to_be_bytes());
         request[16..24].copy_from_slice(&at.to_be_bytes());
         request[24..].copy_from_slice(&(length as u32).to_be_bytes());
-        Ok(self.line.write_all(&request)?)
+        if payload.is_empty() {
+            return Ok(self.line.write_all(&request)?);
+        }
+        self.request.clear();
+        self.request.extend(request);
+        self.request.extend(payload);
+        Ok(self.line.write_all(&self.request)?)
     }
 
     fn read<const BYTES: usize>(&mut self) -> Result<[u8; BYTES]> {

@@ -12,10 +12,10 @@ use overside::{
     vault::{
         cache::CacheOptions,
         fronts::nbd::{NbdOptions, NbdServer, NbdSocket, NodeExports},
-        server::{self, NodeOptions},
+        server::{self, About, NodeOptions},
     },
     verbs::SystemClock,
-    volume::{client::LinkOptions, wire::Role},
+    volume::{client::LinkOptions, files::Preset, wire::Role},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -67,9 +67,18 @@ impl Node {
 
     /// A client of a volume, that asks for so many bytes at once at most.
     pub(super) fn client(&self, transport: &str, volume: &str, role: Role, bytes_max: u32) -> Result<Client> {
+        self.client_as(transport, volume, bytes_max, LinkOptions { role, ..LinkOptions::default() })
+    }
+
+    /// One that writes it together with others of its group.
+    pub(super) fn writer(&self, transport: &str, volume: &str, bytes_max: u32, group: u64) -> Result<Client> {
+        self.client_as(transport, volume, bytes_max, LinkOptions { group, ..LinkOptions::default() })
+    }
+
+    fn client_as(&self, transport: &str, volume: &str, bytes_max: u32, options: LinkOptions) -> Result<Client> {
         // Long answers are few.
         let receives = ((8 << 20) / bytes_max as usize).clamp(4, 64);
-        let options = LinkOptions { role, request_bytes_max: bytes_max, receives, ..LinkOptions::default() };
+        let options = LinkOptions { request_bytes_max: bytes_max, receives, ..options };
         let at = self.address(transport)?;
         Ok(Client::over(overside::at(at).volume(volume, options)?))
     }
@@ -122,6 +131,10 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
     if let Some(done) = super::clients::serve(arguments) {
         return done;
     }
+    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
+    if let [super::READ, found, file] = words[..] {
+        return super::reader::serve(found, file);
+    }
     let text = arguments.first().and_then(|order| order.to_str()).context("no order")?;
     let order: Order = serde_json::from_str(text).context("an order that is none")?;
     let options = NodeOptions {
@@ -134,7 +147,8 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
     let mut ios = Vec::new();
     for (name, disks) in &order.volumes {
         let (device, counted) = disks.open()?;
-        node.add(name, device)?;
+        let files = matches!(disks, Disks::Files(_)).then_some(Preset::Sqlite);
+        node.add_described(name, device, About { files, ..About::default() }, None)?;
         ios.push(counted);
     }
     let served = overside::at_each(order.listen.iter().cloned()).node(&node, ServiceOptions::default())?;

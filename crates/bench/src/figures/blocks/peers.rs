@@ -5,10 +5,10 @@ use crate::figures::sockets::{
     installed::{found, free_port},
     keeper::{Keeper, Order},
 };
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use std::{
-    fs::File,
-    path::Path,
+    fs::{self, File},
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -38,9 +38,28 @@ const ALL: [(&str, Start); 3] = [("nbdkit", nbdkit), ("nbdkit over TCP", nbdkit_
 type Start = fn(&mut Keeper, u64) -> Result<(u32, Nbd)>;
 
 fn nbdkit(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
-    let socket = keeper.folder().join("nbdkit");
+    nbdkit_at(keeper, "nbdkit", bytes).map(|(pid, nbd, _)| (pid, nbd))
+}
+
+fn nbdkit_at(keeper: &mut Keeper, name: &str, bytes: u64) -> Result<(u32, Nbd, PathBuf)> {
+    let socket = keeper.folder().join(name);
     let pid = serve(keeper, "nbdkit", &["-f", "-U", &text(&socket), "memory", &bytes.to_string()])?;
-    connected(pid, || Nbd::unix(&socket, ""))
+    let (pid, nbd) = connected(pid, || Nbd::unix(&socket, ""))?;
+    Ok((pid, nbd, socket))
+}
+
+/// nbdkit as a file by nbdfuse: who serves, who stands between, and the file.
+pub(super) fn nbdfuse(keeper: &mut Keeper, bytes: u64) -> Result<(u32, u32, PathBuf)> {
+    let file = keeper.folder().join("nbdfuse");
+    let (server, _, socket) = nbdkit_at(keeper, "nbdkit-below", bytes)?;
+    File::create(&file)?;
+    let between = serve(keeper, "nbdfuse", &[&text(&file), "--unix", &text(&socket)])?;
+    let deadline = Instant::now() + PATIENCE;
+    while fs::metadata(&file)?.len() != bytes {
+        ensure!(Instant::now() < deadline, "nbdfuse mounts nothing within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok((server, between, file))
 }
 
 fn nbdkit_over_tcp(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
@@ -52,15 +71,25 @@ fn nbdkit_over_tcp(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
 
 /// Of a file, which is in the page cache once it was written.
 fn qemu(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
+    qemu_as(keeper, bytes, &[])
+}
+
+/// Of a file that is read and written past the page cache; a write has ended when it is on the disk.
+pub(super) fn qemu_past_the_page_cache(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
+    qemu_as(keeper, bytes, &["--cache=directsync", "--aio=native"])
+}
+
+fn qemu_as(keeper: &mut Keeper, bytes: u64, how: &[&str]) -> Result<(u32, Nbd)> {
     let (socket, file) = (keeper.folder().join("qemu"), keeper.folder().join("qemu.img"));
     File::create(&file)?.set_len(bytes)?;
-    let pid = serve(keeper, "qemu-nbd", &["-t", "-f", "raw", "-k", &text(&socket), &text(&file)])?;
+    let (at, file) = (text(&socket), text(&file));
+    let pid = serve(keeper, "qemu-nbd", &[&["-t", "-f", "raw", "-k", &at], how, &[&file]].concat())?;
     connected(pid, || Nbd::unix(&socket, ""))
 }
 
 fn serve(keeper: &mut Keeper, name: &str, arguments: &[&str]) -> Result<u32> {
     let Some(program) = found(name) else { bail!("is not installed") };
-    let said = keeper.folder().join(format!("{name}-says"));
+    let said = keeper.folder().join(format!("{name}-says-{}", arguments.join("").replace('/', "-")));
     let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     keeper.serve(&Order { program, arguments, stays: Some((said, TERM)), ..Order::default() })
 }

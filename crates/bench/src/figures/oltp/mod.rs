@@ -1,6 +1,6 @@
 //! `oltp`: a database on an attached volume beside the same on a disk of its own (figures 7 and 8 of vi-attached-storage).
 
-mod place;
+pub(super) mod place;
 mod tpcc;
 
 use super::{

@@ -43,7 +43,7 @@ pub(super) fn check() -> Result<()> {
 }
 
 /// A program of administration, which the search path may lack.
-pub(super) fn program_at(name: &str) -> Option<PathBuf> {
+pub(in crate::figures) fn program_at(name: &str) -> Option<PathBuf> {
     ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
         .into_iter()
         .map(|folder| Path::new(folder).join(name))

@@ -28,9 +28,14 @@ impl Attached {
         Attached::at(super::ATTACH, node, volume, socket)
     }
 
-    /// As a file.
+    /// As a file to be read.
     pub(in crate::figures::blocks) fn as_file(node: &Node, volume: &str, file: &Path) -> Result<Attached> {
         Attached::at(super::ATTACH_FILE, node, volume, file)
+    }
+
+    /// As a file to be read and written.
+    pub(in crate::figures::blocks) fn as_disk(node: &Node, volume: &str, file: &Path) -> Result<Attached> {
+        Attached::at(super::ATTACH_DISK, node, volume, file)
     }
 
     fn at(way: &str, node: &Node, volume: &str, place: &Path) -> Result<Attached> {
@@ -59,7 +64,7 @@ impl Drop for Attached {
 /// The process itself.
 pub(super) fn serve(address: &str, volume: &str, socket: &str) -> Result<()> {
     let socket = NbdSocket::bind(Path::new(socket))?;
-    let export = Box::new(OneExport::new(volume, device(address, volume)?));
+    let export = Box::new(OneExport::new(volume, device(address, volume, Role::Reader)?));
     let server = NbdServer::new(socket, export, SystemClock::handle(), NbdOptions::default())?;
     let stopper = server.stopper();
     let serving = thread::spawn(move || server.run().map(drop));
@@ -69,11 +74,12 @@ pub(super) fn serve(address: &str, volume: &str, socket: &str) -> Result<()> {
 }
 
 /// The process that serves a file.
-pub(super) fn serve_file(address: &str, volume: &str, file: &str) -> Result<()> {
+pub(super) fn serve_file(address: &str, volume: &str, file: &str, role: Role) -> Result<()> {
     // The line says when whoever measures has gone; one that is killed leaves a mount behind.
     set_parent_process_death_signal(None).context("the kernel does not let this process outlive its parent")?;
-    let mount = FuseMount::new(Path::new(file), true)?;
-    let server = FuseServer::new(mount, device(address, volume)?, SystemClock::handle(), FuseOptions::default())?;
+    let mount = FuseMount::new(Path::new(file), role == Role::Reader)?;
+    let device = device(address, volume, role)?;
+    let server = FuseServer::new(mount, device, SystemClock::handle(), FuseOptions::default())?;
     let stopper = server.stopper();
     let serving = thread::spawn(move || server.run().map(drop));
     until_told()?;
@@ -81,8 +87,8 @@ pub(super) fn serve_file(address: &str, volume: &str, file: &str) -> Result<()> 
     Ok(serving.join().ok().context("the server of the file panicked")??)
 }
 
-fn device(address: &str, volume: &str) -> Result<Box<dyn Device>> {
-    let options = LinkOptions { role: Role::Reader, ..LinkOptions::default() };
+fn device(address: &str, volume: &str, role: Role) -> Result<Box<dyn Device>> {
+    let options = LinkOptions { role, ..LinkOptions::default() };
     Ok(Box::new(overside::at(address).volume(volume, options)?))
 }
 

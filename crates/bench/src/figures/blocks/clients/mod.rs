@@ -42,7 +42,8 @@ pub(super) fn serve(words: &[OsString]) -> Option<Result<()>> {
     match words[..] {
         [RAW, address] => Some(raw::serve(address)),
         [ATTACH, address, volume, socket] => Some(attach::serve(address, volume, socket)),
-        [ATTACH_FILE, address, volume, file] => Some(attach::serve_file(address, volume, file)),
+        [ATTACH_FILE, address, volume, file] => Some(attach::serve_file(address, volume, file, Role::Reader)),
+        [ATTACH_DISK, address, volume, file] => Some(attach::serve_file(address, volume, file, Role::Writer)),
         _ => None,
     }
 }
@@ -256,6 +257,7 @@ const LAYERS: [&str; 2] = ["the cache", "the node without a connection"];
 const RAW: &str = "raw";
 const ATTACH: &str = "attach";
 const ATTACH_FILE: &str = "attach-file";
+const ATTACH_DISK: &str = "attach-disk";
 const VOLUME: &str = super::cached::VOLUME;
 const BYTES: u64 = super::cached::BYTES;
 const LAYER_BYTES: u64 = 8 << 20;
