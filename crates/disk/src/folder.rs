@@ -41,12 +41,20 @@ impl Folder {
                 rustix::fs::fsync(rustix::fs::open(parent, FOLDER, Mode::empty())?)?;
             }
             Err(Errno::EXIST) => {}
-            Err(error) => return Err(said(error, path, "cannot be made; name a folder whose parent exists")),
+            Err(error) => {
+                let text = match error {
+                    Errno::NOENT | Errno::NOTDIR => "cannot be made; name a folder whose parent exists",
+                    Errno::NOSPC | Errno::DQUOT => "cannot be made; make room there, or name a folder on another disk",
+                    _ => "cannot be made; name a folder where this user may make one",
+                };
+                return Err(said(error, path, text));
+            }
         }
         // The folder itself may be named by a link; what lies in it may not.
         let root = rustix::fs::open(path, FOLDER - OFlags::NOFOLLOW, Mode::empty()).map_err(|error| match error {
             Errno::NOTDIR => said(error, path, "is no folder; name one, or a name that is free"),
-            error => said(error, path, "cannot be opened"),
+            Errno::NOENT => said(error, path, "is a link to nothing; take it away, or put back the folder"),
+            error => said(error, path, "cannot be opened; this user must be able to read and to write it"),
         })?;
         let found = rustix::fs::fstat(&root)?;
         let refuse = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {text}", path.display()));

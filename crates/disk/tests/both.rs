@@ -182,6 +182,8 @@ fn a_folder_that_others_could_change_is_refused() {
     fs::write(&file, "").unwrap();
     assert!(refused(&file).contains("is no folder"));
     assert!(refused(&folder.path().join("no/such")).contains("parent exists"));
+    symlink("nowhere", folder.path().join("link")).unwrap();
+    assert!(refused(&folder.path().join("link")).contains("link to nothing"));
     let disk = overside_disk::open(&folder.path().join("new")).unwrap();
     let way = disk.way().to_string();
     assert!(way.starts_with(if disk.way().uring { "io_uring, " } else { "pwritev2, " }), "{way}");

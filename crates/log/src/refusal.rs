@@ -31,7 +31,9 @@ pub enum Refusal {
         found: u32,
     },
     /// It is a folder of something else.
-    #[error("{path} is no data directory: it holds `{found}` and no IDENTITY; name an empty folder")]
+    #[error(
+        "{path} is no data directory: it holds `{found}` and no IDENTITY; name an empty folder, or put its IDENTITY back"
+    )]
     Strange {
         /// The folder.
         path: String,
