@@ -150,6 +150,14 @@ real! {
     fn fallocate(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int;
     fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int;
     fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int;
+    fn __xstat(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn __lxstat(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn __xstat64(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn __lxstat64(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int;
+    fn __fxstat(version: c_int, fd: c_int, found: *mut libc::stat) -> c_int;
+    fn __fxstat64(version: c_int, fd: c_int, found: *mut libc::stat) -> c_int;
+    fn __fxstatat(version: c_int, folder: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int;
+    fn __fxstatat64(version: c_int, folder: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int;
     fn stat(path: *const c_char, found: *mut libc::stat) -> c_int;
     fn lstat(path: *const c_char, found: *mut libc::stat) -> c_int;
     fn fstat(fd: c_int, found: *mut libc::stat) -> c_int;

@@ -180,6 +180,112 @@ fn calls_do_what_they_do_on_a_file() {
     assert_eq!(kept.free(), before, "all is given back");
 }
 
+/// Honest, and unlike others. What it prints is the same on a file of the kernel.
+const ODD: &str = r#"
+import ctypes, fcntl, os, signal, socket, subprocess, sys
+signal.alarm(60)
+c, p = ctypes.CDLL(None, use_errno=True), 'a.db'
+here = os.getcwd() + '/' + p
+def fresh(more=0, text=b''):
+    f = os.open(p, os.O_RDWR | os.O_CREAT | os.O_TRUNC | more, 0o644)
+    os.write(f, text)
+    return f
+def text():
+    f = os.open(p, os.O_RDONLY)
+    found = os.read(f, 1000)
+    os.close(f)
+    return found
+# Appends below a lock of its own on all of the file.
+f = fresh(os.O_APPEND)
+fcntl.lockf(f, fcntl.LOCK_EX)
+os.write(f, b'locked'); print(text()); os.close(f)
+# By an older C library's calls, and by a name alone.
+f = fresh(text=b'123456')
+for call, at in (c.__fxstat64, f), (c.__fxstat, f), (c.__xstat64, p.encode()), (c.__lxstat64, p.encode()):
+    stat = ctypes.create_string_buffer(256)
+    version = 1 if os.uname().machine == 'x86_64' else 0
+    print(call(version, at, stat), int.from_bytes(stat[48:56], 'little'))
+print(os.fstat(os.open(p, os.O_PATH)).st_size)
+# A path that needs no folder.
+g = os.open(here, os.O_RDWR, dir_fd=-1)
+print(os.read(g, 100)); os.close(g)
+# When it was changed.
+for change in (lambda: os.write(f, b'x'), lambda: os.pwrite(f, b'y', 0), lambda: os.ftruncate(f, 3)):
+    os.utime(f, (1000, 1000)); change(); print(os.fstat(f).st_mtime > 1000)
+os.close(os.open(p, os.O_RDONLY | os.O_TRUNC)); print(text())
+# By number, where the C library has a function for it.
+raw = {'x86_64': 257, 'aarch64': 56}[os.uname().machine]
+g = c.syscall(raw, -100, p.encode(), os.O_RDWR)
+os.write(g, b'by number'); print(text()); os.close(g)
+# To another process, in a message.
+ours, theirs = socket.socketpair()
+child = os.fork()
+if child == 0:
+    os.close(f)
+    _, [got], _, _ = socket.recv_fds(theirs, 1, 1)
+    print(os.pread(got, 100, 0), os.fstat(got).st_size, flush=True)
+    os.pwrite(got, b'BY', 0)
+    os._exit(0)
+socket.send_fds(ours, [b'x'], [f]); os.waitpid(child, 0); print(text())
+# A lock lives through exec.
+(r, w), (s, e) = os.pipe(), os.pipe()
+holder = os.fork()
+if holder == 0:
+    fcntl.lockf(f, fcntl.LOCK_EX, 4)
+    for fd in f, s, w: os.set_inheritable(fd, True)
+    os.close(e)
+    os.execlp('dd', 'dd', f'if=/proc/self/fd/{s}', f'of=/proc/self/fd/{w}', 'bs=1', 'status=none')
+os.close(s); os.write(e, b'x'); os.read(r, 1)
+try: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 4); print('free')
+except OSError as error: print(error.errno)
+for fd in e, f: os.close(fd)
+os.waitpid(holder, 0)
+# Closes what it does not know, and goes on.
+f = fresh(text=b'before')
+os.closerange(3, 60000)
+null = [os.open('/dev/null', os.O_RDWR) for _ in range(12)]
+f = os.open(p, os.O_RDWR | os.O_APPEND); os.write(f, b' one'); print(text())
+for fd in range(3, 200):
+    try: os.close(fd)
+    except OSError: pass
+null = [os.open('/dev/null', os.O_RDWR) for _ in range(12)]
+f = os.open(p, os.O_RDWR | os.O_APPEND); os.write(f, b' two'); print(text()); os.close(f)
+# The lowest number that is free is a new file's, and no standard stream's is the session's.
+os.unlink(p); os.close(0)
+f = fresh(text=b'out'); print(f, os.fstat(f).st_size); os.close(f)
+null = os.open('/dev/null', os.O_RDWR); print(null)
+# Its output on the volume, and programs' elsewhere.
+f = fresh(); sys.stdout.flush(); out = os.dup(1); os.dup2(f, 1)
+said = subprocess.run(['/bin/echo', 'piped'], stdout=subprocess.PIPE).stdout
+subprocess.run(['dd', 'if=/proc/sys/kernel/ostype', 'bs=99', 'status=none'], stderr=subprocess.STDOUT)
+os.write(1, b'last'); os.dup2(out, 1); print(said, text())
+"#;
+
+#[test]
+fn odd_programs_find_what_they_find_on_a_file() {
+    build_library();
+    let kept = Kept::new("sqlite", "64M");
+    let plain = tempfile::tempdir().unwrap();
+    let output = Command::new("python3").args(["-c", ODD]).current_dir(plain.path()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let before = kept.free();
+    assert_eq!(kept.ok(&["python3", "-c", ODD]), String::from_utf8_lossy(&output.stdout));
+    // What would go past this library into the placeholder fails, and the file is there.
+    let prints = "import ctypes, os
+f = os.open('a.db', os.O_RDWR)
+print(ctypes.CDLL(None).dprintf(f, b'over'), os.read(f, 5))";
+    assert_eq!(kept.ok(&["python3", "-c", prints]), "-1 b'Linux'\n");
+    if rustix::process::geteuid().is_root() {
+        let write = "import os
+os.chmod('.', 0o777); os.chmod('a.db', 0o222); os.setuid(65534)
+os.open('a.db', os.O_WRONLY)";
+        let refused = kept.run(&["python3", "-c", write]).output().unwrap();
+        assert!(said(&refused).contains("PermissionError"), "{}", said(&refused));
+    }
+    kept.ok(&["rm", "a.db"]);
+    assert_eq!(kept.free(), before, "all is given back");
+}
+
 const ROWS: &str = r#"
 import sqlite3, sys, os
 mode, n = sys.argv[1], int(sys.argv[2])
@@ -202,7 +308,9 @@ fn sqlite_goes_on_while_the_node_is_killed() {
     let mut kept = Kept::new("sqlite", "64M");
     for (mode, first) in [("delete", 0), ("wal", 120)] {
         kept.ok(&["true"]);
-        let running = kept.run(&["python3", "-c", ROWS, mode, "120"]).spawn().unwrap();
+        let mut running = kept.run(&["python3", "-c", ROWS, mode, "120"]).spawn().unwrap();
+        // It has begun: before that, a node that is away ends it.
+        running.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(400));
             kept.node.kill();

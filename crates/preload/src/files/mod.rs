@@ -16,7 +16,7 @@ mod placeholder;
 mod state;
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::iovec;
 use rustix::fs::{Mode, OFlags};
@@ -60,7 +60,30 @@ fn with<T>(f: impl FnOnce(&mut State) -> Result<T, c_int>) -> Result<T, c_int> {
     }
     let Some(_held) = LOCK.lock() else { return Err(libc::EDEADLK) };
     // SAFETY: [preload-files] the lock is held, and no call within comes here again.
-    f(unsafe { STATE.get() })
+    let state = unsafe { STATE.get() };
+    let result = f(state);
+    state.note_descriptors();
+    result
+}
+
+/// Whether a descriptor is of this process's session.
+fn is_of_session(fd: c_int) -> bool {
+    let word = usize::try_from(fd).ok().and_then(|fd| SESSIONS.get(fd / 64));
+    word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (fd % 64) != 0)
+}
+
+fn mark(fd: c_int, is_ours: bool) {
+    let Some(word) = usize::try_from(fd).ok().and_then(|fd| SESSIONS.get(fd / 64)) else { return };
+    let bit = 1 << (fd % 64);
+    if is_ours {
+        word.fetch_or(bit, Ordering::Relaxed)
+    } else {
+        word.fetch_and(!bit, Ordering::Relaxed)
+    };
+}
+
+fn unmark_all() {
+    SESSIONS.iter().for_each(|word| word.store(0, Ordering::Relaxed));
 }
 
 /// As a call returns it: what `f` says, or -1 and errno.
@@ -130,7 +153,14 @@ fn proc_path(fd: c_int) -> String {
 
 /// `new` names what `fd` names.
 pub(crate) fn doubled(fd: c_int, new: c_int) {
-    if new < 0 || !has(fd) || !table::is_ours() {
+    if new < 0 || !has(fd) {
+        return;
+    }
+    if !table::is_ours() {
+        if is_shield(new) {
+            // SAFETY: [preload-real] numbers of descriptors.
+            unsafe { crate::real::dup3(kernels(fd), new, 0) };
+        }
         return;
     }
     let done = with(|state| {
@@ -152,7 +182,20 @@ pub(crate) fn doubled(fd: c_int, new: c_int) {
 
 /// Before a descriptor is closed. A file that has no name any more, and that nobody else has open, is no more.
 pub(crate) fn closing(fd: c_int) {
-    if !has(fd) || !table::is_ours() {
+    closing_in_vfork(fd as u32, fd as u32);
+    let is_of_session = is_of_session(fd);
+    if !is_of_session && !has(fd) || !table::is_ours() {
+        return;
+    }
+    if is_of_session {
+        // Of the program's next call there is another. One that closes its own is within that call.
+        mark(fd, false);
+        let _ = with(|state| {
+            state.leave();
+            Ok(())
+        });
+    }
+    if !has(fd) {
         return;
     }
     let Some(slot) = DESCRIBED.get(fd as usize) else { return };
@@ -225,7 +268,8 @@ fn bare() {
     let is_ours = table::is_ours();
     for (fd, shadow) in SHADOWS.iter().enumerate() {
         let own = if is_ours { shadow.swap(0, Ordering::Relaxed) } else { shadow.load(Ordering::Relaxed) };
-        if own != 0 {
+        // A vfork child may have put another in its place.
+        if own != 0 && is_shield(fd as c_int) {
             let flags = rustix::io::fcntl_getfd(borrowed(fd as c_int)).unwrap_or(FdFlags::empty());
             let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
             // SAFETY: [preload-real] the descriptor that `shield` made, in the place that it was made from.
@@ -233,6 +277,42 @@ fn bare() {
                 crate::real::dup3(own, fd as c_int, cloexec);
                 crate::real::close(own);
             }
+        }
+    }
+}
+
+/// Before a vfork child closes these: where the first three really are may be among them.
+pub(crate) fn closing_in_vfork(first: u32, last: u32) {
+    let is_among = |shadow: &AtomicI32| {
+        let own = shadow.load(Ordering::Relaxed);
+        own != 0 && (first..=last).contains(&(own as u32))
+    };
+    if is_on() && SHADOWS.iter().any(is_among) && !table::is_ours() {
+        bare();
+    }
+}
+
+fn is_shield(fd: c_int) -> bool {
+    rustix::fs::fcntl_getfl(borrowed(fd)).is_ok_and(|flags| flags.contains(OFlags::PATH))
+}
+
+/// Before a descriptor goes to another process in a message.
+pub(crate) fn passed(fd: c_int) {
+    if has(fd) {
+        let _ = with(|state| {
+            state.shared();
+            Ok(())
+        });
+    }
+}
+
+/// A descriptor has come in a message.
+pub(crate) fn received(fd: c_int) {
+    if is_on() && table::is_ours() && fd >= 0 {
+        match adopt(fd) {
+            Ok(true) => passed(fd),
+            Ok(false) => {}
+            Err(_) => state::tell("recvmsg", "a descriptor that cannot be looked into, or above 65535"),
         }
     }
 }
@@ -327,17 +407,18 @@ pub(crate) fn write(fd: c_int, list: &[iovec], at: Option<i64>) -> Result<i64, c
         return Ok(0);
     }
     with(|state| {
-        let (name, fd) = (state.name(entry(fd))?, kernels(fd));
-        let appends = mode.contains(OFlags::APPEND);
-        let (_alone, start) = match (appends, start) {
-            (true, _) => {
-                let alone = state::Appending::begin(fd)?;
-                (Some(alone), state.size(name)?)
-            }
-            (false, Some(start)) => (None, start),
-            (false, None) => (None, position(fd)?),
+        let (number, fd) = (entry(fd), kernels(fd));
+        let name = state.name(number)?;
+        let (start, written) = if mode.contains(OFlags::APPEND) {
+            state.append(number, |state| {
+                let start = state.size(name)?;
+                state.write(name, start, list).map(|written| (start, written))
+            })?
+        } else {
+            let start = start.map_or_else(|| position(fd), Ok)?;
+            (start, state.write(name, start, list)?)
         };
-        let written = state.write(name, start, list)?;
+        touch(fd);
         if at.is_none() {
             move_to(fd, start + written)?;
         }
@@ -395,8 +476,28 @@ pub(crate) fn resize(fd: c_int, size: i64) -> Result<(), c_int> {
     if mode(fd)? & OFlags::ACCMODE == OFlags::RDONLY {
         return Err(libc::EINVAL);
     }
-    let size = at_least_zero(size)?;
-    with(|state| state.name(entry(fd)).and_then(|name| state.resize(name, size)))
+    resize_to(fd, at_least_zero(size)?)
+}
+
+/// The same to nothing, as `open` does it, whatever may be done by the descriptor.
+pub(crate) fn cut(fd: c_int) -> Result<(), c_int> {
+    resize_to(fd, 0)
+}
+
+fn resize_to(fd: c_int, size: u64) -> Result<(), c_int> {
+    with(|state| {
+        let name = state.name(entry(fd))?;
+        state.resize(name, size)?;
+        touch(kernels(fd));
+        Ok(())
+    })
+}
+
+/// The file was changed now. Who may write it but does not own it cannot say so.
+fn touch(fd: c_int) {
+    let of = |tv_nsec| rustix::fs::Timespec { tv_sec: 0, tv_nsec };
+    let (last_access, last_modification) = (of(rustix::fs::UTIME_OMIT), of(rustix::fs::UTIME_NOW));
+    let _ = rustix::fs::futimens(borrowed(fd), &rustix::fs::Timestamps { last_access, last_modification });
 }
 
 /// A file has room from `at` on, and becomes as long.
@@ -429,6 +530,7 @@ pub(crate) fn sync(fd: c_int) -> Result<(), c_int> {
 /// Opens a file that may be on the volume, as `open` has it. None: it is the kernel's, and nothing has happened.
 pub(crate) fn open(folder: c_int, path: &std::ffi::CStr, flags: c_int, mode: u32) -> Option<Result<c_int, c_int>> {
     let special = libc::O_PATH | libc::O_DIRECTORY | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+    let folder = if path.to_bytes().starts_with(b"/") { libc::AT_FDCWD } else { folder };
     let no_folder = folder < 0 && folder != libc::AT_FDCWD;
     if !is_on() || flags & special != 0 || no_folder || !table::is_ours() {
         return None;
@@ -459,6 +561,7 @@ pub(crate) fn losing_name<T>(
     call: impl FnOnce() -> T,
     done: impl FnOnce(&T) -> bool,
 ) -> T {
+    let folder = if path.to_bytes().starts_with(b"/") { libc::AT_FDCWD } else { folder };
     let no_folder = folder < 0 && folder != libc::AT_FDCWD;
     if !is_on() || no_folder || !table::is_ours() {
         return call();
@@ -492,6 +595,8 @@ static STATE: Guarded = Guarded::new();
 static DESCRIBED: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 /// Where the first three really are; 0: where they seem.
 static SHADOWS: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
+/// One bit for each descriptor: whether it is the session's. A program closes what it does not know.
+static SESSIONS: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
 /// Above what programs expect.
 const SHADOW_MIN: c_int = 512;
 /// Of a program that has just begun.

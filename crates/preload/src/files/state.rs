@@ -35,6 +35,8 @@ impl Guarded {
             open: Vec::new(),
             gathered: Vec::new(),
             torn: false,
+            appends: None,
+            reconnects: 0,
         }))
     }
 
@@ -56,6 +58,10 @@ pub(crate) struct State {
     gathered: Vec<u8>,
     /// A fork came in the middle of a call of another thread: this child has no files on the volume.
     torn: bool,
+    /// What is locked while bytes are appended.
+    appends: Option<OwnedFd>,
+    /// Of the session, when its descriptors were noted.
+    reconnects: u64,
 }
 
 /// What the environment says.
@@ -94,7 +100,8 @@ impl State {
             if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
         };
         let asked = Some(Asked::parse(value?.to_bytes())?);
-        Some(State { asked, client: None, open: Vec::new(), gathered: Vec::new(), torn: false })
+        let (open, gathered) = (Vec::new(), Vec::new());
+        Some(State { asked, client: None, open, gathered, torn: false, appends: None, reconnects: 0 })
     }
 
     /// The session; there is one from the first call on. While the node is away the caller waits.
@@ -103,7 +110,13 @@ impl State {
             return Err(libc::EIO);
         }
         if self.client.is_none() {
-            let client = self.connect()?;
+            let before = descriptors();
+            let client = {
+                let _low = low_numbers();
+                self.connect()?
+            };
+            descriptors().into_iter().filter(|fd| !before.contains(fd)).for_each(|fd| super::mark(fd, true));
+            self.reconnects = client.reconnects();
             return Ok(self.client.insert(client));
         }
         self.client.as_mut().ok_or(libc::EIO)
@@ -129,6 +142,19 @@ impl State {
                 }
             }
         }
+    }
+
+    /// After a call: a session that has found the node again has other descriptors. Some of the program's may be taken for its own;
+    /// closing one of these costs a session, and no more.
+    pub(super) fn note_descriptors(&mut self) {
+        let Some(reconnects) = self.client.as_ref().map(Files::reconnects).filter(|now| *now != self.reconnects) else {
+            return;
+        };
+        self.reconnects = reconnects;
+        descriptors()
+            .into_iter()
+            .filter(|fd| !super::has(*fd) && may_be_ours(*fd))
+            .for_each(|fd| super::mark(fd, true));
     }
 
     /// The file behind an open one's number.
@@ -215,6 +241,8 @@ impl State {
 
     /// The session ends with the process.
     pub(super) fn leave(&mut self) {
+        super::unmark_all();
+        self.appends = None;
         if let Some(client) = self.client.take() {
             client.close(LEAVING);
         }
@@ -228,6 +256,9 @@ impl State {
     pub(super) fn in_child(&mut self, is_whole: bool) {
         // The parent's session is not ended by its child.
         std::mem::forget(self.client.take());
+        super::unmark_all();
+        // A lock through its descriptor would be the parent's as well.
+        self.appends = None;
         self.torn |= !is_whole;
         self.shared();
     }
@@ -239,11 +270,28 @@ impl State {
             return Ok(None);
         }
         let inode = (stat.st_dev, stat.st_ino);
-        let open = || {
+        let known = self.known(inode);
+        let found = |name| Ok(Some(Recognized { name, inode }));
+        if let Some(name) = known {
+            return found(name);
+        }
+        let mut text = [0; BYTES];
+        // Through itself, where that can be: closing another one would give up the program's locks.
+        let read = rustix::io::pread(borrowed(fd), &mut text, 0).or_else(|_| {
             let path = super::proc_path(fd);
-            rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
-        };
-        Ok(self.recognize_by(inode, open)?.map(|name| Recognized { name, inode }))
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+            let file = rustix::fs::open(path.as_str(), flags, Mode::empty())?;
+            rustix::io::pread(&file, &mut text, 0)
+        });
+        // What cannot be looked into may be a placeholder, and must not be written over.
+        match read.map_err(Errno::raw_os_error)? {
+            BYTES => Name::parse(&text).map_or(Ok(None), found),
+            _ => Ok(None),
+        }
+    }
+
+    fn known(&self, inode: (u64, u64)) -> Option<Name> {
+        self.open.iter().flatten().find(|open| open.inode == inode).map(|open| open.name)
     }
 
     /// The same by an inode. What this process has open is not opened again: closing that would give up the program's locks.
@@ -252,8 +300,8 @@ impl State {
         inode: (u64, u64),
         open: impl FnOnce() -> Result<OwnedFd, Errno>,
     ) -> Result<Option<Name>, c_int> {
-        if let Some(known) = self.open.iter().flatten().find(|open| open.inode == inode) {
-            return Ok(Some(known.name));
+        if let Some(known) = self.known(inode) {
+            return Ok(Some(known));
         }
         let Ok(file) = open() else { return Ok(None) };
         let mut text = [0; BYTES];
@@ -386,27 +434,61 @@ impl Asked {
     }
 }
 
-/// Alone among those who append to a file through descriptors of their own.
-pub(super) struct Appending(c_int);
-
-impl Appending {
-    pub(super) fn begin(fd: c_int) -> Result<Appending, c_int> {
-        lock(fd, libc::F_WRLCK, libc::F_OFD_SETLKW).map(|()| Appending(fd))
+impl State {
+    /// Appends alone among those who append to a file through descriptors of their own. A lock on the placeholder would meet the
+    /// program's, which may be on all of it. So it is a byte of a file that all processes have, and that no program locks.
+    pub(super) fn append<T>(
+        &mut self,
+        entry: u32,
+        append: impl FnOnce(&mut State) -> Result<T, c_int>,
+    ) -> Result<T, c_int> {
+        let (device, number) = self.entry(entry).ok_or(libc::EBADF)?.inode;
+        let byte = (device.rotate_left(32) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2;
+        let fd = match &self.appends {
+            Some(file) => file.as_raw_fd(),
+            None => {
+                let _low = low_numbers();
+                let file = rustix::fs::open(LOCKED, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+                let file = self.appends.insert(file.map_err(Errno::raw_os_error)?);
+                super::mark(file.as_raw_fd(), true);
+                file.as_raw_fd()
+            }
+        };
+        lock(fd, byte, libc::F_WRLCK, libc::F_OFD_SETLKW)?;
+        let result = append(self);
+        let _ = lock(fd, byte, libc::F_UNLCK, libc::F_OFD_SETLK);
+        result
     }
 }
 
-impl Drop for Appending {
-    fn drop(&mut self) {
-        let _ = lock(self.0, libc::F_UNLCK, libc::F_OFD_SETLK);
-    }
+/// All descriptors of this process.
+fn descriptors() -> Vec<c_int> {
+    let folder = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    folder.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A byte far behind all that programs lock.
-fn lock(fd: c_int, kind: c_int, command: c_int) -> Result<(), c_int> {
+/// Whether a session may have it.
+fn may_be_ours(fd: c_int) -> bool {
+    let what = rustix::fs::readlink(super::proc_path(fd).as_str(), Vec::new());
+    let is_kind = |what: &CStr| {
+        [&b"socket:"[..], b"anon_inode:", b"/memfd:"].iter().any(|kind| what.to_bytes().starts_with(kind))
+    };
+    rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC))
+        && what.is_ok_and(|what| is_kind(&what))
+}
+
+/// Takes the first three numbers where they are free: programs take them for the standard streams.
+fn low_numbers() -> Vec<OwnedFd> {
+    let open = || rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+    let is_low = |fd: &OwnedFd| fd.as_raw_fd() <= libc::STDERR_FILENO;
+    std::iter::from_fn(open).take_while(is_low).collect()
+}
+
+fn lock(fd: c_int, byte: u64, kind: c_int, command: c_int) -> Result<(), c_int> {
     let place = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 1 << 62,
+        l_start: byte as i64,
         l_len: 1,
         l_pid: 0,
     };
@@ -429,7 +511,7 @@ pub(super) fn open_in(folder: c_int, path: &CStr, flags: c_int, mode: u32) -> Re
                 Ok(fd) => {
                     let adopted = errno::kept(|| super::adopt(fd));
                     let done = match adopted {
-                        Ok(true) if truncates => super::resize(fd, 0).map(|()| fd),
+                        Ok(true) if truncates => super::cut(fd).map(|()| fd),
                         // The kernel's, which has it truncate what was there.
                         Ok(false) if truncates && flags & libc::O_ACCMODE != libc::O_RDONLY => {
                             // What is no file has nothing to truncate.
@@ -478,14 +560,31 @@ fn make(folder: c_int, path: &CStr, flags: c_int, mode: u32) -> Option<Result<c_
     if !is_made || is_link {
         return None;
     }
-    Some(make_in(&parent, &name, flags, mode))
+    let made = make_in(&parent, &name, flags, mode);
+    drop(parent);
+    Some(made.and_then(|file| {
+        let fd = lowest(file, flags & libc::O_CLOEXEC != 0)?.into_raw_fd();
+        super::adopt(fd).map(|_| fd).inspect_err(|_| close(fd))
+    }))
+}
+
+/// The same file by the lowest number that is free, as programs expect it of `open`.
+fn lowest(file: OwnedFd, is_cloexec: bool) -> Result<OwnedFd, c_int> {
+    let low = rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(Errno::raw_os_error)?;
+    if low.as_raw_fd() > file.as_raw_fd() {
+        return Ok(file);
+    }
+    if !is_cloexec {
+        rustix::io::fcntl_setfd(&low, rustix::io::FdFlags::empty()).map_err(Errno::raw_os_error)?;
+    }
+    Ok(low)
 }
 
 fn parent_fd(parent: &OwnedFd) -> BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(parent)
 }
 
-fn make_in(parent: &OwnedFd, name: &CStr, flags: c_int, mode: u32) -> Result<c_int, c_int> {
+fn make_in(parent: &OwnedFd, name: &CStr, flags: c_int, mode: u32) -> Result<OwnedFd, c_int> {
     let raw = |error: Errno| error.raw_os_error();
     let reads_alone = flags & libc::O_ACCMODE == libc::O_RDONLY;
     let kept = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC | libc::O_CLOEXEC | libc::O_NOATIME;
@@ -520,11 +619,9 @@ fn make_in(parent: &OwnedFd, name: &CStr, flags: c_int, mode: u32) -> Result<c_i
             OFlags::from_bits_retain((flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC)) as u32),
             Mode::empty(),
         );
-        let fd = again.map_err(raw)?.into_raw_fd();
-        return super::adopt(fd).map(|_| fd);
+        return again.map_err(raw);
     }
-    let fd = file.into_raw_fd();
-    super::adopt(fd).map(|_| fd).inspect_err(|_| close(fd))
+    Ok(file)
 }
 
 fn close(fd: c_int) {
@@ -568,6 +665,8 @@ const LEAVING: Duration = Duration::from_millis(200);
 const GATHERED_MAX: usize = 1 << 20;
 /// How often a file may come and go between two looks.
 const TRIES: usize = 100;
+/// Anybody may open it, and nobody has a reason to lock it.
+const LOCKED: &CStr = c"/dev/full";
 const VARIABLE: &CStr = c"OVERSIDE_FILES";
 
 #[cfg(test)]

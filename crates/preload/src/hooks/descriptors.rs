@@ -157,13 +157,17 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 
 /// Unless it closes nothing yet.
 pub(super) fn before_close_range(first: c_uint, last: c_uint, flags: c_int) {
-    if flags & CLOSE_RANGE_CLOEXEC == 0 && errno::kept(table::is_ours) {
-        errno::kept(|| forget_range(first, last));
+    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+        errno::kept(|| files::closing_in_vfork(first, last));
+        if errno::kept(table::is_ours) {
+            errno::kept(|| forget_range(first, last));
+        }
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    errno::kept(|| files::closing_in_vfork(first.max(0) as c_uint, c_uint::MAX));
     if errno::kept(table::is_ours) {
         forget_range(first.max(0) as c_uint, c_uint::MAX);
     }

@@ -9,7 +9,7 @@ use super::{give_up, give_up_to, receive_as, send_by};
 use crate::connection::State;
 use crate::incoming::How;
 use crate::settle::Reader;
-use crate::{epoll, iovecs, real, table};
+use crate::{epoll, errno, files, iovecs, real, table};
 
 /// The buffers of a message, when its header can be read at all.
 unsafe fn buffers<'a>(message: *const msghdr) -> Option<(&'a msghdr, &'a [iovec])> {
@@ -59,6 +59,10 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
             // SAFETY: [preload-real] the program's arguments.
             unsafe { real::recvmsg(fd, message, flags) }
         });
+        if by_kernel && result >= 0 {
+            // SAFETY: [preload-program] the program's message, as the kernel has filled it.
+            unsafe { adopt_received(message) };
+        }
         if !by_kernel && result >= 0 {
             // SAFETY: [preload-program] the program's message; rings carry nothing beside bytes.
             unsafe {
@@ -73,8 +77,14 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
         }
         return result;
     }
-    // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::recvmsg(fd, message, flags) }
+    // SAFETY: [preload-real] [preload-program] the program's arguments, and what the kernel has made of them.
+    unsafe {
+        let result = real::recvmsg(fd, message, flags);
+        if result >= 0 {
+            adopt_received(message);
+        }
+        result
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -99,8 +109,12 @@ unsafe extern "C-unwind" fn recvmmsg(
     let in_ring = table::find(fd).is_some_and(|connection| connection.state() == State::Ring);
     if !in_ring || !iovecs::is_inside(messages) {
         give_up(fd, "recvmmsg");
-        // SAFETY: [preload-real] the program's arguments.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        // SAFETY: [preload-real] [preload-program] the program's arguments, and what the kernel has made of them.
+        return unsafe {
+            let got = real::recvmmsg(fd, messages, count, flags, timeout);
+            (0..got.max(0) as usize).for_each(|index| adopt_received(&raw const (*messages.add(index)).msg_hdr));
+            got
+        };
     }
     // SAFETY: [preload-program] the program's time, or none.
     let limit = unsafe { timeout.as_ref() };
@@ -131,6 +145,26 @@ unsafe extern "C-unwind" fn recvmmsg(
 
 /// Connections whose descriptors travel with a message: whoever gets them may not have the library.
 unsafe fn give_up_passed(message: *const msghdr) {
+    // SAFETY: [preload-program] the caller's promise.
+    unsafe {
+        each_passed(message, |fd| {
+            errno::kept(|| files::passed(fd));
+            give_up_to(Reader::Stranger, fd, "its descriptor was passed on");
+            epoll::make_foreign(fd, "a set of epoll that was passed on");
+        });
+    }
+}
+
+/// Files on a volume whose descriptors have come with a message.
+unsafe fn adopt_received(message: *const msghdr) {
+    if files::is_on() {
+        // SAFETY: [preload-program] the caller's promise.
+        unsafe { each_passed(message, |fd| errno::kept(|| files::received(fd))) };
+    }
+}
+
+/// Descriptors in a message's ancillary data.
+unsafe fn each_passed(message: *const msghdr, mut each: impl FnMut(c_int)) {
     // SAFETY: [preload-program] the program's message.
     let Some(header) = (unsafe { message.as_ref() }).filter(|_| iovecs::is_inside(message)) else { return };
     if header.msg_control.is_null() || header.msg_controllen < size_of::<cmsghdr>() {
@@ -144,9 +178,7 @@ unsafe fn give_up_passed(message: *const msghdr) {
                 let fds = libc::CMSG_DATA(at).cast::<c_int>();
                 let bytes = part.cmsg_len.saturating_sub(size_of::<cmsghdr>());
                 for index in 0..bytes / size_of::<c_int>() {
-                    let fd = fds.add(index).read_unaligned();
-                    give_up_to(Reader::Stranger, fd, "its descriptor was passed on");
-                    epoll::make_foreign(fd, "a set of epoll that was passed on");
+                    each(fds.add(index).read_unaligned());
                 }
             }
             at = libc::CMSG_NXTHDR(header, at);

@@ -23,23 +23,40 @@ extern "C" fn before_execle() -> *const c_void {
 }
 
 extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
+    if files::has(fd) {
+        return refused_dprintf as *const c_void;
+    }
     give_up_to(Reader::Here, fd, "dprintf");
     real::address(c"dprintf")
 }
 
 extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
+    if files::has(fd) {
+        return refused_dprintf as *const c_void;
+    }
     give_up_to(Reader::Here, fd, "dprintf");
     real::address(c"__dprintf_chk")
 }
 
 /// System calls by number: those that concern a connection do what their functions would, or end its acceleration.
-extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third: usize) -> *const c_void {
+extern "C" fn before_syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    _fourth: usize,
+    fifth: usize,
+) -> *const c_void {
     let fd = first as c_int;
-    let is_covered = [libc::SYS_close, libc::SYS_dup3, libc::SYS_fcntl, libc::SYS_flock].contains(&number);
-    if files::is_on()
-        && (number == libc::SYS_io_uring_setup || takes_descriptor(number) && files::has(fd) && !is_covered)
-    {
-        return refused as *const c_void;
+    if files::is_on() {
+        let doubles = number == libc::SYS_fcntl && [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].contains(&(second as c_int));
+        let maps = number == libc::SYS_mmap && third as c_int & libc::MAP_ANONYMOUS == 0 && files::has(fifth as c_int);
+        if number == libc::SYS_io_uring_setup || maps || (doubles || takes_descriptor(number)) && files::has(fd) {
+            return refused as *const c_void;
+        }
+        if number == libc::SYS_openat {
+            return opened as *const c_void;
+        }
     }
     match number {
         libc::SYS_read
@@ -89,6 +106,16 @@ extern "C" fn refused() -> c_long {
     files::refuse("a raw system call")
 }
 
+extern "C" fn refused_dprintf() -> c_int {
+    files::refuse("dprintf") as c_int
+}
+
+/// `openat` by its number. The file may be on the volume.
+unsafe extern "C" fn opened(_: c_long, folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_long {
+    // SAFETY: [preload-program] the program's arguments.
+    c_long::from(unsafe { super::volume::open_at(folder, path, flags, mode) })
+}
+
 /// Whether a system call's first argument is a descriptor whose bytes or length it is about.
 fn takes_descriptor(number: c_long) -> bool {
     [
@@ -109,6 +136,12 @@ fn takes_descriptor(number: c_long) -> bool {
         libc::SYS_copy_file_range,
         libc::SYS_sendfile,
         libc::SYS_splice,
+        libc::SYS_statx,
+        libc::SYS_newfstatat,
+        libc::SYS_dup,
+        libc::SYS_dup3,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2,
     ]
     .contains(&number)
 }
@@ -143,6 +176,9 @@ fn before_wait(number: c_long, first: usize, second: usize) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    if files::has(fd) {
+        return refused_dprintf();
+    }
     give_up_to(Reader::Here, fd, "dprintf");
     // SAFETY: [preload-real] the program's arguments; a list of arguments is passed by its address.
     unsafe { real::vdprintf(fd, format, arguments) }
@@ -155,6 +191,9 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     format: *const c_char,
     arguments: *mut c_void,
 ) -> c_int {
+    if files::has(fd) {
+        return refused_dprintf();
+    }
     give_up_to(Reader::Here, fd, "dprintf");
     // SAFETY: [preload-real] the program's arguments; a list of arguments is passed by its address.
     unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }

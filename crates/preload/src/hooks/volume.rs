@@ -15,7 +15,9 @@ unsafe fn text<'a>(path: *const c_char) -> Option<&'a CStr> {
     iovecs::is_inside(path).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+/// # Safety
+/// The path is the program's text, or null.
+pub(super) unsafe fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: [preload-program] the program's text.
     let path_text = if files::is_on() { unsafe { text(path) } } else { None };
     if let Some(opened) = path_text.and_then(|path| files::open(folder, path, flags, mode)) {
@@ -296,6 +298,20 @@ unsafe fn correct_at(result: c_int, folder: c_int, path: *const c_char, flags: c
     }
 }
 
+/// The same of a descriptor.
+unsafe fn correct_open(result: c_int, fd: c_int, found: *mut libc::stat) -> c_int {
+    if !files::is_on() {
+        return result;
+    }
+    // SAFETY: [preload-program] the kernel's answer.
+    unsafe {
+        correct(result, found, |found| {
+            let inode = (found.st_dev, found.st_ino);
+            length_at(fd, c"", libc::AT_EMPTY_PATH, (found.st_mode, found.st_size), inode)
+        })
+    }
+}
+
 fn length_at(
     folder: c_int,
     path: &CStr,
@@ -307,7 +323,13 @@ fn length_at(
         return Ok(None);
     }
     if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 && folder >= 0 {
-        return if files::has(folder) { files::length(folder).map(Some) } else { Ok(None) };
+        if files::has(folder) {
+            return files::length(folder).map(Some);
+        }
+        // One that only names a file (O_PATH).
+        let path = format!("/proc/self/fd/{folder}");
+        let wanted = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        return errno::kept(|| files::length_at(inode, || rustix::fs::open(path.as_str(), wanted, Mode::empty())));
     }
     let follow = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { OFlags::NOFOLLOW } else { OFlags::empty() };
     let wanted = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK | follow;
@@ -320,7 +342,7 @@ fn length_at(
 }
 
 macro_rules! stats {
-    ($($stat:ident, $lstat:ident, $fstat:ident, $fstatat:ident;)*) => {$(
+    ($($stat:ident, $lstat:ident, $fstat:ident, $fstatat:ident, $old_stat:ident, $old_lstat:ident, $old_fstat:ident, $old_fstatat:ident;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $stat(path: *const c_char, found: *mut libc::stat) -> c_int {
             // SAFETY: [preload-real] [preload-program] the program's arguments.
@@ -335,13 +357,8 @@ macro_rules! stats {
 
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $fstat(fd: c_int, found: *mut libc::stat) -> c_int {
-            // SAFETY: [preload-real] the program's arguments.
-            let result = unsafe { real::$fstat(fd, found) };
-            if !files::has(fd) {
-                return result;
-            }
-            // SAFETY: [preload-program] the kernel's answer.
-            unsafe { correct(result, found, |_| files::length(fd).map(Some)) }
+            // SAFETY: [preload-real] [preload-program] the program's arguments.
+            unsafe { correct_open(real::$fstat(fd, found), fd, found) }
         }
 
         #[unsafe(no_mangle)]
@@ -349,12 +366,37 @@ macro_rules! stats {
             // SAFETY: [preload-real] [preload-program] the program's arguments.
             unsafe { correct_at(real::$fstatat(folder, path, found, flags), folder, path, flags, found) }
         }
+
+        /// Programs that were built with an older C library call these. The version is the only one that there is.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $old_stat(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int {
+            // SAFETY: [preload-real] [preload-program] the program's arguments.
+            unsafe { correct_at(real::$old_stat(version, path, found), libc::AT_FDCWD, path, 0, found) }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $old_lstat(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int {
+            // SAFETY: [preload-real] [preload-program] the program's arguments.
+            unsafe { correct_at(real::$old_lstat(version, path, found), libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW, found) }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $old_fstat(version: c_int, fd: c_int, found: *mut libc::stat) -> c_int {
+            // SAFETY: [preload-real] [preload-program] the program's arguments.
+            unsafe { correct_open(real::$old_fstat(version, fd, found), fd, found) }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $old_fstatat(version: c_int, folder: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int {
+            // SAFETY: [preload-real] [preload-program] the program's arguments.
+            unsafe { correct_at(real::$old_fstatat(version, folder, path, found, flags), folder, path, flags, found) }
+        }
     )*};
 }
 
 stats! {
-    stat, lstat, fstat, fstatat;
-    stat64, lstat64, fstat64, fstatat64;
+    stat, lstat, fstat, fstatat, __xstat, __lxstat, __fxstat, __fxstatat;
+    stat64, lstat64, fstat64, fstatat64, __xstat64, __lxstat64, __fxstat64, __fxstatat64;
 }
 
 #[unsafe(no_mangle)]

@@ -63,6 +63,11 @@ impl Files {
         self.link.close(patience);
     }
 
+    /// How often the node was found again.
+    pub fn reconnects(&self) -> u64 {
+        self.volume.handle().reconnects()
+    }
+
     /// What the volume says of itself.
     ///
     /// # Errors
