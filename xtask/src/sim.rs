@@ -33,7 +33,8 @@ names it (`Faults: NAME`), under shuttle if it is for that, or else a seed. --mu
 of several. It is a line of JSON for each operation:
   process   who asked
   kind      insert, upsert, upsert-among (one row of several), update, delete, read (by a get or a scan), create,
-            drop, describe; checkpoint; end, for the end of a server
+            drop, describe; `read, if still` (by a scan of an index whose rows move: it may miss one);
+            checkpoint; end, for the end of a server
   key       TABLE/KEY for a row, by the table's number; `table NAME` for a table's name; `index
             TABLE/COLUMN` for an index; null for the server
   value     what a put wrote
