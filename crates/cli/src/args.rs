@@ -1,4 +1,4 @@
-//! The command line: what can be said, and what `--help` says about it.
+//! The command line: what can be said, and what the help says about it.
 
 mod help;
 mod index;
@@ -6,7 +6,7 @@ mod over;
 mod volume;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, ArgAction, Args, Parser, Subcommand};
 use help::*;
 use overside::table::wire::{Durability, Mode};
 use overside::{Network, Transport};
@@ -30,6 +30,7 @@ pub use volume::{
 /// one line on standard error and exit status 1 (2 for a wrong command line).
 #[derive(Debug, Parser)]
 #[command(name = "overside", version, max_term_width = 100, after_long_help = OVERVIEW)]
+#[command(disable_help_flag = true, arg = help_flag())]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -49,6 +50,12 @@ impl Cli {
         checked.unwrap_or_else(|error| error.exit());
         cli
     }
+}
+
+/// Of every command: what fits on a screen. The `help` command and the manual pages have all of it.
+fn help_flag() -> Arg {
+    let says = "Print a summary; `overside help COMMAND` and the manual pages (`overside man`) have examples and more";
+    Arg::new("help").short('h').long("help").global(true).action(ArgAction::HelpShort).help(says)
 }
 
 /// The commands.
@@ -616,6 +623,30 @@ mod tests {
                 assert!(help.contains("Examples:\n  overside "), "{}", inner.get_name());
             }
         }
+    }
+
+    #[test]
+    fn what_the_help_flag_says_fits_a_screen_and_the_help_command_says_more() {
+        let (mut commands, mut waiting) = (0, vec![(Cli::command(), vec!["overside".to_string()])]);
+        while let Some((command, path)) = waiting.pop() {
+            let said = |more: &str| {
+                let words = path.iter().map(String::as_str).chain([more]);
+                Cli::try_parse_from(words).unwrap_err().to_string()
+            };
+            let lines: usize = said("--help").lines().map(|line| line.len().div_ceil(80).max(1)).sum();
+            assert!((5..=48).contains(&lines), "{path:?}: {lines} lines of 80 columns");
+            assert_eq!(said("--help"), said("-h"));
+            let long = ["overside", "help"].into_iter().chain(path[1..].iter().map(String::as_str));
+            let long = Cli::try_parse_from(long).unwrap_err().to_string();
+            // The commands of `volume trace` have no more to say.
+            let is_more = long.lines().count() > said("--help").lines().count();
+            assert!(is_more || path.len() > 3, "{path:?}: {long}");
+            let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
+            let below = |inner: &clap::Command| [path.clone(), vec![inner.get_name().to_string()]].concat();
+            waiting.extend(inner.map(|inner| (inner.clone(), below(inner))));
+            commands += 1;
+        }
+        assert!(commands > 30, "{commands}");
     }
 
     #[test]

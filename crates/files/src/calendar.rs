@@ -106,7 +106,8 @@ pub fn ticks_per_second(unit: &TimeUnit) -> i64 {
     }
 }
 
-fn offset_seconds(text: &str) -> Option<i64> {
+/// Seconds of `Z`, `±HH`, `±HHMM` or `±HH:MM`; `None` when it is none of them.
+pub(crate) fn offset_seconds(text: &str) -> Option<i64> {
     if text == "Z" {
         return Some(0);
     }

@@ -4,6 +4,7 @@
 //! `int8` … `uint64`, `float32`, `float64`, `decimal(precision,scale)`, `date`,
 //! `timestamp[unit]`, `timestamp[unit,zone]`, `boolean`, `utf8`, `binary`, `fixed(bytes)`.
 
+use crate::calendar;
 use crate::limits::{COLUMNS_MAX, FIXED_BINARY_MAX};
 use anyhow::{Context, Result, bail};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
@@ -71,7 +72,7 @@ pub fn parse_type(text: &str) -> Result<DataType> {
         },
         ("timestamp", []) => DataType::Timestamp(TimeUnit::Microsecond, None),
         ("timestamp", [unit]) => DataType::Timestamp(parse_unit(unit)?, None),
-        ("timestamp", [unit, zone]) => DataType::Timestamp(parse_unit(unit)?, Some((*zone).into())),
+        ("timestamp", [unit, zone]) => DataType::Timestamp(parse_unit(unit)?, Some(parse_zone(zone)?.into())),
         _ => bail!("`{text}` is no column type; types are {TYPES}"),
     };
     Ok(ty)
@@ -185,6 +186,15 @@ fn parse_unit(text: &str) -> Result<TimeUnit> {
     })
 }
 
+/// A distance to UTC is checked. Whether a name is a zone depends on the reader's own tables.
+fn parse_zone(text: &str) -> Result<&str> {
+    let is_offset = text.starts_with(['+', '-']);
+    if text.is_empty() || is_offset && calendar::offset_seconds(text).is_none() {
+        bail!("`{text}` is no time zone; write an offset as +02:00, or a name as Europe/Berlin");
+    }
+    Ok(text)
+}
+
 fn decimal(precision: &str, scale: &str) -> Result<DataType> {
     match (precision.parse::<u8>(), scale.parse::<i8>()) {
         (Ok(precision @ 1..=38), Ok(scale)) if scale >= 0 && scale as u8 <= precision => {
@@ -241,6 +251,7 @@ mod tests {
             "timestamp[us]",
             "timestamp[ns]",
             "timestamp[us,Europe/Berlin]",
+            "timestamp[us,-09:30]",
             "boolean",
             "utf8",
             "binary",
@@ -261,6 +272,10 @@ mod tests {
         assert!(parse_columns("a").is_err());
         assert!(parse_type("decimal(39,2)").is_err());
         assert!(parse_type("fixed(0)").is_err());
+        for zone in ["", "+99:00", "+02:60", "-2", "+02:00:00"] {
+            let said = parse_type(&format!("timestamp[us,{zone}]")).unwrap_err().to_string();
+            assert!(said.contains("+02:00") && said.contains("Europe/Berlin"), "{said}");
+        }
         assert!(parse_type("varchar").unwrap_err().to_string().contains("utf8"));
     }
 

@@ -1,4 +1,4 @@
-//! What `--help` says beyond a line: what each command does, and examples.
+//! What `overside help` and the manual pages say beyond a line: what each command does, and examples.
 
 pub(super) const OVERVIEW: &str = "\
 Your own file, from another process: one terminal serves,

@@ -428,7 +428,7 @@ pub struct Detach {
     pub json: bool,
 }
 
-/// What `overside volume --help` says.
+/// What `overside help volume` says.
 pub const VOLUME: &str = "\
 Block volumes: a database's disk that is elsewhere. A node serves the volumes that lie on its files and memory; clients on the
 same host or on others read and write them. When the node is killed and started again, I/O waits and goes on without a wrong

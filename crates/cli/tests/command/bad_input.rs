@@ -141,6 +141,7 @@ fn damaged_files_of_every_format() {
             let cut = server.file(name, &whole[..whole.len() * part / 11]);
             let told = server.fails(&["load", "@", "cut", &cut]);
             assert!(told.contains(name) && told.contains("cut off"), "{told}");
+            assert!(told.contains("copy it again"), "what to do is not said: {told}");
         }
         let mut overwritten = whole.clone();
         // Where the footer lies: Arrow files have no checksum over their values.

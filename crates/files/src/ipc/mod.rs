@@ -58,7 +58,7 @@ impl IpcReader {
     pub fn open(file: File) -> Result<IpcReader> {
         let file_bytes = file.metadata()?.len();
         let mut magic = [0; 8];
-        file.read_exact_at(&mut magic, 0).context("the file is cut off")?;
+        file.read_exact_at(&mut magic, 0).context("the file is cut off; copy it again, or write it anew")?;
         if &magic[..6] == b"ARROW1" { Self::file(file, file_bytes) } else { Self::stream(file, file_bytes) }
     }
 
@@ -253,7 +253,7 @@ impl IpcReader {
         let end = at.checked_add(length);
         ensure!(
             end.is_some_and(|end| end <= self.file_bytes),
-            "a message lies outside of the file; it is damaged or cut off"
+            "a message lies outside of the file, which is damaged or cut off; copy it again, or write it anew"
         );
         Ok(())
     }
@@ -290,7 +290,7 @@ impl Batches for IpcReader {
 
 /// The footer stands before the file's last ten bytes: its length and the magic word.
 fn footer(file: &File, file_bytes: u64) -> Result<Vec<u8>> {
-    const CUT_OFF: &str = "the file is cut off: it does not end as Arrow files do";
+    const CUT_OFF: &str = "the file is cut off: it does not end as Arrow files do; copy it again, or write it anew";
     let at = file_bytes.checked_sub(10).filter(|at| *at >= 8).context(CUT_OFF)?;
     let mut tail = [0; 10];
     file.read_exact_at(&mut tail, at)?;

@@ -53,14 +53,17 @@ impl ParquetReader {
         let file_bytes = file.metadata()?.len();
         let footer = footer(&file, file_bytes)?;
         // Before the crate reads it, which recurses into what nests.
-        if let Some(name) = thrift::nested_column(&footer).context("the footer is damaged")? {
+        if let Some(name) =
+            thrift::nested_column(&footer).context("the footer is damaged; copy the file again, or write it anew")?
+        {
             bail!(
                 "column `{name}` is nested (a list, struct or map), which tables do not have: flatten it into a column for \
                  each member before loading"
             );
         }
         let (metadata, schema) = guarded(|| {
-            let metadata = ParquetMetaDataReader::decode_metadata(&footer).context("the footer is damaged")?;
+            let metadata = ParquetMetaDataReader::decode_metadata(&footer)
+                .context("the footer is damaged; copy the file again, or write it anew")?;
             let descriptor = metadata.file_metadata().schema_descr();
             check_columns(descriptor.num_columns())?;
             let schema = schema::arrow_schema(descriptor)?;
@@ -174,13 +177,16 @@ impl Batches for ParquetReader {
 /// The footer's bytes: they stand before the last eight, which are their length and a magic word.
 fn footer(file: &File, file_bytes: u64) -> Result<Vec<u8>> {
     let mut tail = [0; 8];
-    let at = file_bytes.checked_sub(12).context("the file is cut off")? + 4;
+    let at = file_bytes.checked_sub(12).context("the file is cut off; copy it again, or write it anew")? + 4;
     file.read_exact_at(&mut tail, at)?;
     ensure!(&tail[4..] != b"PARE", "the file is encrypted; decrypt it before loading");
-    ensure!(&tail[4..] == b"PAR1", "the file is cut off: it does not end as Parquet files do");
+    ensure!(
+        &tail[4..] == b"PAR1",
+        "the file is cut off: it does not end as Parquet files do; copy it again, or write it anew"
+    );
     let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
     let start = at.checked_sub(length.into()).filter(|start| *start >= 4);
-    let start = start.context("the footer claims to be longer than the file")?;
+    let start = start.context("the footer claims to be longer than the file; copy it again, or write it anew")?;
     let mut footer = vec![0; length as usize];
     file.read_exact_at(&mut footer, start)?;
     Ok(footer)

@@ -67,7 +67,7 @@ impl Pages {
         let (next, end) = range
             .and_then(|(start, bytes)| Some((start, start.checked_add(bytes)?)))
             .filter(|(_, end)| *end <= file_bytes)
-            .context("a column's pages lie outside of the file; it is damaged or cut off")?;
+            .context("a column's pages lie outside of the file, which is damaged or cut off; copy it again, or write it anew")?;
         let descriptor = chunk.column_descr();
         let array_bytes = std::mem::size_of::<ByteArray>();
         let (entry_bytes, decoded_bytes) = match descriptor.physical_type() {
@@ -136,7 +136,10 @@ impl Pages {
                 Ok(header) => {
                     self.advance(header.header_bytes as u64);
                     let fits = header.compressed_bytes as u64 <= self.end - self.next;
-                    ensure!(fits, "a page reaches beyond its column; the file is damaged");
+                    ensure!(
+                        fits,
+                        "a page reaches beyond its column: the file is damaged; copy it again, or write it anew"
+                    );
                     // A few bytes of a page that repeats itself unpack into gigabytes, for every column at once.
                     let most = header.uncompressed_bytes.max(header.compressed_bytes);
                     ensure!(
@@ -150,7 +153,9 @@ impl Pages {
                 Err(error) if error.is::<CutOff>() && length < left.min(HEADER_BYTES_MAX) => {
                     length = (length * 2).min(left);
                 }
-                Err(error) => return Err(error.context("a page's header is damaged")),
+                Err(error) => {
+                    return Err(error.context("a page's header is damaged; copy the file again, or write it anew"));
+                }
             }
         }
     }
@@ -175,7 +180,7 @@ impl Pages {
                 let buf = self.unpacked(bytes, 0, length)?;
                 let holds = buf.len() / self.entry_bytes;
                 ensure!(values as usize <= holds, "a dictionary claims {values} entries");
-                ensure!(self.dictionary.is_none(), "a column has two dictionaries; the file is damaged");
+                ensure!(self.dictionary.is_none(), "a column has two dictionaries: the file is damaged; write it anew");
                 self.dictionary = Some(self.budget.charge(u64::from(values) * self.decoded_bytes)?);
                 Page::DictionaryPage {
                     buf: Arc::<Flow>::default().page(buf, charge),
@@ -233,7 +238,8 @@ impl Pages {
         };
         ensure!(plain <= bytes.len() && plain <= length, "a page's levels reach beyond it");
         let (levels, packed) = bytes.split_at(plain);
-        let values = decompress(codec, packed, length - plain).context("a page is damaged")?;
+        let values = decompress(codec, packed, length - plain)
+            .context("a page is damaged; copy the file again, or write it anew")?;
         if plain == 0 {
             return Ok(values);
         }
