@@ -8,7 +8,7 @@ import re
 import sys
 
 WORKLOADS = {"full", "range", "projection", "hot"}
-MODES = {"auto", "copy", "gather", "delta"}
+MODES = {"auto", "copy", "gather", "delta", "in-place"}
 NUMBERS = [
     "rows_per_s",
     "bytes_per_s",

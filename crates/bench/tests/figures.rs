@@ -79,6 +79,10 @@ fn a_figure_has_its_points_and_its_page() {
         let open = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
         assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
     }
+    // On a telephone a table is moved by itself, not the page.
+    let within = |table: &str| page.matches(&format!("<div class=\"scroll\"><table{table}")).count();
+    assert_eq!(page.matches("<table").count(), within(""));
+    assert!(within(" class=\"claims bars\"") == 1 && within(" class=\"claims\"") == 1, "bars and claims");
     let _ = fs::remove_file(report("delta"));
     assert_eq!(children_of(std::process::id()), [0; 0]);
 }

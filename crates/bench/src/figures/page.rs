@@ -103,7 +103,8 @@ fn bars(bars: &[Bar]) -> String {
     };
     let rows: String = bars.iter().map(row).collect();
     format!(
-        "<table class=\"claims bars\"><thead><tr><th>bar</th><th>wanted</th><th>measured</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
+        "<div class=\"scroll\"><table class=\"claims bars\"><thead><tr><th>bar</th><th>wanted</th><th>measured</th><th></th></tr></thead>\
+         <tbody>{rows}</tbody></table></div>"
     )
 }
 
@@ -122,7 +123,8 @@ fn claims(claims: &[Comparison]) -> String {
     };
     let rows: String = claims.iter().map(row).collect();
     format!(
-        "<table class=\"claims\"><thead><tr><th>claim</th><th>the paper</th><th>here</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
+        "<div class=\"scroll\"><table class=\"claims\"><thead><tr><th>claim</th><th>the paper</th><th>here</th><th></th></tr></thead>\
+         <tbody>{rows}</tbody></table></div>"
     )
 }
 
