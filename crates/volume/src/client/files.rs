@@ -65,7 +65,7 @@ impl Files {
 
     /// How often the node was found again.
     pub fn reconnects(&self) -> u64 {
-        self.volume.handle().reconnects()
+        self.link.handle().reconnects()
     }
 
     /// What the volume says of itself.
