@@ -106,7 +106,7 @@ pub fn complete(
     }
 }
 
-/// How long it polls before it sleeps, at most.
+/// How long it polls before it sleeps, where that has paid of late; a try after it was in vain takes three times as long.
 const SPIN: Duration = Duration::from_micros(50);
 /// More polls take longer than that in any case.
 const POLLS_MAX: usize = 4096;
