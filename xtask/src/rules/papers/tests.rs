@@ -32,7 +32,7 @@ fn found_in(id: &str, lines: &str, files: &[(&str, &str)]) -> Vec<String> {
 
 /// A CI that runs all figures but one.
 const SCRIPTS: [(&str, &str); 3] = [
-    (NIGHTLY, "overside bench oltp --json --quick"),
+    (NIGHTLY, "overside bench oltp --json --quick\noverside bench targets --json --quick"),
     (CI, ".ci/figures\n.ci/demo\ncargo xtask guest"),
     (
         ".ci/figures",
@@ -65,6 +65,7 @@ fn rows_name_files_tests_and_figures_that_there_are() {
         ("bench weather", false),
         ("demo", true),
         ("bench oltp", true),
+        ("bench targets", true),
     ] {
         let lines = format!("{BUILT}figure = [\"{figure}\"]\n");
         assert_eq!(found(&lines, TESTED).is_empty(), runs, "{figure}");
