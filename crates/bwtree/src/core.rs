@@ -71,6 +71,7 @@ impl Core {
         self.chain_max.store(chain_max.clamp(1, self.options.chain_max), Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn enter(&self) -> Guard<'_> {
         self.epochs.enter()
     }
