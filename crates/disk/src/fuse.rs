@@ -13,6 +13,8 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::ublk::submit_all;
+
 /// The queues of one mounted file system.
 pub struct FuseRing {
     file: OwnedFd,
@@ -21,8 +23,6 @@ pub struct FuseRing {
     places: ManuallyDrop<Vec<Place>>,
     /// Places that the kernel has.
     held: usize,
-    /// Entries were put into the ring that the kernel has not been told of.
-    untold: bool,
 }
 
 /// Memory for one request at a time, and whose it is.
@@ -53,7 +53,6 @@ impl FuseRing {
             ring: ManuallyDrop::new(ring),
             places: ManuallyDrop::new(places),
             held: 0,
-            untold: false,
         })
     }
 
@@ -82,7 +81,6 @@ impl FuseRing {
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
         place.ours = false;
         self.held += 1;
-        self.untold = true;
         Ok(())
     }
 
@@ -91,14 +89,7 @@ impl FuseRing {
     /// # Errors
     /// It takes nothing.
     pub fn submit(&mut self) -> io::Result<()> {
-        while self.untold {
-            match self.ring.submit() {
-                Ok(_) => self.untold = !self.ring.submission().is_empty(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        submit_all(&mut self.ring)
     }
 
     /// The next place that has a request, or ends. Never waits.

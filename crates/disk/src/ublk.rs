@@ -23,8 +23,6 @@ pub struct Ublk {
     /// What the driver was asked last, until it answers. The kernel reads and writes these bytes.
     passed: ManuallyDrop<Option<Vec<u8>>>,
     queue: Option<Queue>,
-    /// Entries were put into the ring that the kernel has not been told of.
-    untold: bool,
 }
 
 /// What the driver can be asked.
@@ -75,7 +73,7 @@ impl Ublk {
         let control = rustix::fs::open("/dev/ublk-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         // The kernel need not interrupt this thread for a request: it looks before it sleeps.
         let ring = IoUring::builder().setup_coop_taskrun().build(ENTRIES)?;
-        Ok(Ublk { control, ring: ManuallyDrop::new(ring), passed: ManuallyDrop::new(None), queue: None, untold: false })
+        Ok(Ublk { control, ring: ManuallyDrop::new(ring), passed: ManuallyDrop::new(None), queue: None })
     }
 
     /// Asks the driver for something that is answered by an [`UblkEvent`]. `number`: what [`Start`](UblkControl::Start) needs, the
@@ -180,7 +178,6 @@ impl Ublk {
             // SAFETY: [disk-under-way] as above.
             unsafe { self.ring.submission().push(entry) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
         }
-        self.untold = true;
         Ok(())
     }
 
@@ -189,14 +186,7 @@ impl Ublk {
     /// # Errors
     /// It takes nothing.
     pub fn submit(&mut self) -> io::Result<()> {
-        while self.untold {
-            match self.ring.submit() {
-                Ok(_) => self.untold = !self.ring.submission().is_empty(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        submit_all(&mut self.ring)
     }
 
     /// The next of what has come. Never waits.
@@ -264,6 +254,17 @@ impl AsFd for Ublk {
         // SAFETY: [disk-under-way] the ring's descriptor is open as long as the ring, which is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
+}
+
+/// Tells the kernel of all that was put into a ring.
+pub(crate) fn submit_all(ring: &mut IoUring<Entry128, cqueue::Entry>) -> io::Result<()> {
+    while !ring.submission().is_empty() {
+        match ring.submit() {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Ublk {

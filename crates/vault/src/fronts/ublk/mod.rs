@@ -1,7 +1,7 @@
 //! A device as a block device of this host, by the kernel's ublk driver.
 //!
-//! The driver hands requests over by io_uring ([`overside_disk::Ublk`]) and takes their bytes by system calls, so that a WRITE's lie
-//! in a buffer of their length, and a READ's go from where the device put them. One thread owns the device and the driver's queue, and
+//! The driver hands requests over by io_uring ([`overside_disk::Ublk`]) and takes their bytes by system calls. So a
+//! WRITE's lie in a buffer of their length, and a READ's go from where the device put them. One thread owns the device and the driver's queue, and
 //! sleeps when there is nothing to do.
 //!
 //! | in the order of a request | file |
