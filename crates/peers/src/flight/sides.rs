@@ -14,7 +14,7 @@ use overside_bench::lineitem::{PackedRows, schema};
 use overside_bench::overside::table::arrow::BatchBuilder;
 use overside_bench::overside::table::client::{Client, RemoteTable, ScanOptions};
 use overside_bench::overside::table::projection::Projection;
-use overside_bench::overside::table::row::{Place, RowLayout};
+use overside_bench::overside::table::row::{RowLayout, RowPart};
 use overside_bench::overside::table::wire::PutMode;
 use tonic::transport::{Channel, Endpoint};
 
@@ -98,8 +98,8 @@ impl Overside {
 
 fn key_places(layout: &RowLayout) -> Result<[usize; 2]> {
     let place = |column: usize| match layout.column(column).place {
-        Place::Fixed { offset, .. } => Ok(offset),
-        Place::Variable { .. } => bail!("the key has fixed widths"),
+        RowPart::Fixed { offset, .. } => Ok(offset),
+        RowPart::Variable { .. } => bail!("the key has fixed widths"),
     };
     Ok([place(0)?, place(3)?])
 }

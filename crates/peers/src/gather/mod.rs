@@ -11,7 +11,7 @@ use overside_bench::figures::gather::{Gather, Messages};
 use overside_bench::measure::alternate;
 
 use crate::Measure;
-use program::{Library, Messages, Pair, Programs};
+use program::{Library, MessageKind, Pair, Programs};
 use report::Report;
 
 /// How to measure.
@@ -78,7 +78,7 @@ pub fn main(asked: &GatherMeasure) -> Result<()> {
     for record_bytes in RECORD_BYTES {
         for per_message in PER_MESSAGE.into_iter().filter(|n| asked.only.is_empty() || asked.only.contains(n)) {
             eprintln!("records of {record_bytes} B, {per_message} a message");
-            let kind = Messages { region_bytes, record_bytes, per_message };
+            let kind = MessageKind { region_bytes, record_bytes, per_message };
             let sides = cell(kind, &mut ours, &mut others, &mut skipped, rounds, slice_ns)?;
             cells.push(Cell { record_bytes, per_message, sides });
         }
@@ -96,7 +96,7 @@ pub fn main(asked: &GatherMeasure) -> Result<()> {
 /// Everything for messages of one kind: checked first, then measured in turn. A library's transport that does not start is left out
 /// from then on, and told.
 fn cell(
-    kind: Messages,
+    kind: MessageKind,
     ours: &mut [(&'static str, Gather)],
     others: &mut Vec<(Library, &'static str, PathBuf)>,
     skipped: &mut Vec<String>,

@@ -76,9 +76,9 @@ impl Drop for Programs {
     }
 }
 
-/// Messages of a kind.
+/// How long messages are, and of how many records.
 #[derive(Clone, Copy, Debug)]
-pub struct Messages {
+pub struct MessageKind {
     pub region_bytes: usize,
     pub record_bytes: usize,
     pub per_message: usize,
@@ -94,8 +94,8 @@ pub struct Pair {
 
 impl Pair {
     /// Starts and connects both.
-    pub fn start(program: &Path, provider: &str, kind: Messages) -> Result<Pair> {
-        let Messages { region_bytes, record_bytes, per_message } = kind;
+    pub fn start(program: &Path, provider: &str, kind: MessageKind) -> Result<Pair> {
+        let MessageKind { region_bytes, record_bytes, per_message } = kind;
         let numbers = [region_bytes, record_bytes, per_message].map(|number| number.to_string());
         let start = |role: &str, address: &str| {
             let mut arguments = vec![role];
