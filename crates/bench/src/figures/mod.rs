@@ -301,13 +301,12 @@ struct Over {
     rdma_device: Option<String>,
     /// The receivers are on another host.
     to: Option<remote::Host>,
-    given: AtomicU64,
 }
 
 impl Over {
     fn new(transport: &str, rdma_device: Option<&str>) -> Result<Over> {
         let rdma_device = rdma_device.map(str::to_owned);
-        let over = Over { transport: transport.to_owned(), rdma_device, to: None, given: AtomicU64::new(0) };
+        let over = Over { transport: transport.to_owned(), rdma_device, to: None };
         // Refused now rather than after the first process has started.
         over.meeting()?.check()?;
         Ok(over)
@@ -317,7 +316,7 @@ impl Over {
     fn to(address: &str, network: &Network) -> Result<Over> {
         let host = remote::Host::new(address, network)?;
         let (transport, rdma_device) = (host.transport().name.to_owned(), network.rdma_device.clone());
-        let over = Over { transport, rdma_device, to: Some(host), given: AtomicU64::new(0) };
+        let over = Over { transport, rdma_device, to: Some(host) };
         over.meeting()?.check()?;
         over.to.iter().try_for_each(remote::Host::look)?;
         Ok(over)
@@ -332,7 +331,9 @@ impl Over {
         if let Some(host) = &self.to {
             return host.meeting();
         }
-        let number = self.given.fetch_add(1, Ordering::Relaxed);
+        // Of the process: two providers opened by one program meet at different places.
+        static GIVEN: AtomicU64 = AtomicU64::new(0);
+        let number = GIVEN.fetch_add(1, Ordering::Relaxed);
         let name = format!("overside-figure-{}-{number}", std::process::id());
         Ok(Meeting::here(&self.transport, self.rdma_device.as_deref(), &name)?)
     }
