@@ -1,6 +1,41 @@
-//! Bars as lines for people.
+//! What a comparison says: as JSON, as lines for people, and as a file of results.
 
-use overside_bench::measure::Bar;
+use anyhow::Result;
+use overside_bench::{
+    figures::{self, Figure},
+    measure::Bar,
+};
+use serde::Serialize;
+
+use crate::Measure;
+
+/// A comparison that has been measured.
+pub trait Compared: Serialize {
+    /// As files of results call it.
+    const FIGURE: &str;
+
+    /// What is held against the competitors.
+    fn bars(&self) -> &[Bar];
+
+    /// For people.
+    fn print(&self);
+}
+
+/// Tells it in the way that was asked for.
+pub fn tell<C: Compared>(measure: &Measure, compared: &C) -> Result<()> {
+    if measure.json {
+        println!("{}", serde_json::to_string(compared)?);
+    } else {
+        compared.print();
+    }
+    let Some(folder) = &measure.results else { return Ok(()) };
+    let mut figure = Figure::new(C::FIGURE, "", "");
+    figure.bars = compared.bars().to_vec();
+    figure.more.insert("report".to_owned(), serde_json::to_value(compared)?);
+    let kept = figures::keep(folder, &figure)?;
+    eprintln!("The results are in {}: commit them, then `cargo xtask papers` joins them.", kept.display());
+    Ok(())
+}
 
 /// One line for each bar.
 pub fn print(bars: &[Bar]) {

@@ -56,7 +56,7 @@ enum What {
 }
 
 /// How to measure.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 struct Measure {
     /// A tenth of the rows.
     #[arg(long)]
@@ -67,11 +67,14 @@ struct Measure {
     /// How often each side runs; the default depends on the command.
     #[arg(long)]
     rounds: Option<usize>,
+    /// Keep a full run in DIR/MACHINE/DATE-COMMIT; run it in the checkout that was built.
+    #[arg(long, value_name = "DIR", conflicts_with = "quick")]
+    results: Option<std::path::PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
     match Command::parse().what {
-        What::Tree(measure) => tree::main(measure),
+        What::Tree(measure) => tree::main(&measure),
         What::Flight(measure) => flight::main(&measure),
         What::Gather(measure) => gather::main(&measure),
         What::Durability(measure) => durability::main(&measure),

@@ -22,6 +22,14 @@ pub(super) struct Keep {
     own: Option<PathBuf>,
 }
 
+/// Keeps one figure in `folder`, as `overside bench FIGURE --results` keeps its own. The run's folder.
+///
+/// # Errors
+/// Here is no checkout, or it holds changes that no commit has; the folder or the file cannot be written.
+pub fn keep(folder: &Path, figure: &Figure) -> Result<PathBuf> {
+    Keep::here(folder)?.keep(figure, &Machine::here())
+}
+
 impl Keep {
     /// In `folder`, of what is checked out here.
     ///

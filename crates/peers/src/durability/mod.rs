@@ -13,7 +13,7 @@ use overside_bench::measure::{Bar, Ratio, Spread, alternate};
 use overside_bench::overside::table::wire::Durability;
 use serde::Serialize;
 
-use crate::Measure;
+use crate::{Measure, bars::Compared};
 use embedded::{Bf, Fjall};
 use fjall::PersistMode;
 use postgresql::PostgreSql;
@@ -64,7 +64,7 @@ struct SideReport {
 
 /// Measures and reports.
 pub fn main(asked: &DurabilityMeasure) -> Result<()> {
-    let Measure { quick, json, rounds } = asked.measure;
+    let Measure { quick, rounds, .. } = asked.measure;
     let mut ground = Ground::new(asked.dir.as_deref())?;
     let (mut sides, skipped) = start(&mut ground)?;
     let (rounds, ns) = (rounds.unwrap_or(if quick { 5 } else { 9 }), if quick { 500_000_000 } else { 2_000_000_000 });
@@ -75,12 +75,7 @@ pub fn main(asked: &DurabilityMeasure) -> Result<()> {
     })?;
     let names: Vec<&'static str> = sides.iter().map(|(name, _)| *name).collect();
     let report = Report::of(&names, &samples, skipped);
-    if json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(())
+    crate::bars::tell(&asked.measure, &report)
 }
 
 type Named = (&'static str, Box<dyn Contender>);
@@ -127,6 +122,14 @@ impl Report {
         let bars = bars(&sides);
         let (clients, batch_rows) = (Ground::CLIENTS, Ground::BATCH_ROWS);
         Report { clients, batch_rows, value_bytes: Ground::VALUE_BYTES, sides, skipped, bars }
+    }
+}
+
+impl Compared for Report {
+    const FIGURE: &str = "peers-durability";
+
+    fn bars(&self) -> &[Bar] {
+        &self.bars
     }
 
     fn print(&self) {

@@ -129,7 +129,7 @@ impl Samples {
 
 /// Measures and reports.
 pub fn main(asked: &FlightMeasure) -> Result<()> {
-    let measure = asked.measure;
+    let measure = &asked.measure;
     let scale = if measure.quick { 0.02 } else { 0.1 };
     let rounds = measure.rounds.unwrap_or(if measure.quick { 7 } else { 15 }).max(2);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -170,12 +170,7 @@ pub fn main(asked: &FlightMeasure) -> Result<()> {
     let over_tcp = asked.over == "tcp";
     let batch_rows = |side| session.batch_rows(side);
     let report = Report::new(&samples, rows.len() as u64, scale, row_bytes, over_tcp, batch_rows);
-    if measure.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(())
+    crate::bars::tell(measure, &report)
 }
 
 /// A file with a key, gone when it is dropped.

@@ -3,6 +3,8 @@
 use overside_bench::measure::{Bar, Ratio, Spread, median};
 use serde::Serialize;
 
+use crate::bars::Compared;
+
 use super::{BATCH_ROWS_USUAL, Limit, Sample, Samples, Side};
 
 /// Everything that was measured.
@@ -74,9 +76,16 @@ impl Report {
         let rounds = samples.of(Side::Views).len();
         Self { rows, scale, rounds, row_bytes, sides: sides.collect(), limits: limits.collect(), bars, beside }
     }
+}
 
-    /// Tables for people.
-    pub fn print(&self) {
+impl Compared for Report {
+    const FIGURE: &str = "peers-flight";
+
+    fn bars(&self) -> &[Bar] {
+        &self.bars
+    }
+
+    fn print(&self) {
         println!("lineitem, {} rows of {:.0} bytes, {} rounds; medians", self.rows, self.row_bytes, self.rounds);
         println!(
             "\n{:32}{:>10}{:>12}{:>8}{:>20}{:>20}",

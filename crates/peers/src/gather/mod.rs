@@ -60,7 +60,7 @@ pub struct Cell {
 
 /// Measures and reports.
 pub fn main(asked: &GatherMeasure) -> Result<()> {
-    let measure = asked.measure;
+    let measure = &asked.measure;
     let region_bytes = if measure.quick { 64 << 20 } else { 256 << 20 };
     let rounds = measure.rounds.unwrap_or(if measure.quick { 5 } else { 11 }).max(2);
     let slice_ns = if measure.quick { 12_000_000 } else { 40_000_000 };
@@ -85,12 +85,7 @@ pub fn main(asked: &GatherMeasure) -> Result<()> {
     }
     ensure!(!cells.is_empty(), "no message has so many records; choose of {PER_MESSAGE:?}");
     let report = Report::new(&cells, region_bytes, rounds, skipped);
-    if measure.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(())
+    crate::bars::tell(measure, &report)
 }
 
 /// Everything for messages of one kind: checked first, then measured in turn. A library's transport that does not start is left out

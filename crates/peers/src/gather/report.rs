@@ -4,6 +4,8 @@ use overside_bench::figures::Sample;
 use overside_bench::measure::{Bar, Spread, best_of};
 use serde::Serialize;
 
+use crate::bars::Compared;
+
 use super::program::Library;
 use super::{Cell, Side, TRANSPORTS, Who};
 
@@ -43,9 +45,16 @@ impl Report {
         let bars = cells.iter().flat_map(bars).collect();
         Report { region_bytes, rounds, cells: cells.iter().map(CellReport::new).collect(), bars, skipped }
     }
+}
 
-    /// Tables for people.
-    pub fn print(&self) {
+impl Compared for Report {
+    const FIGURE: &str = "peers-gather";
+
+    fn bars(&self) -> &[Bar] {
+        &self.bars
+    }
+
+    fn print(&self) {
         let mebibytes = self.region_bytes >> 20;
         println!(
             "records scattered over {mebibytes} MiB, a receiver in another process, {} rounds; medians",

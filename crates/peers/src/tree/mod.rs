@@ -39,7 +39,7 @@ pub struct TreeMeasure {
 }
 
 /// Measures and reports.
-pub fn main(tree: TreeMeasure) -> Result<()> {
+pub fn main(tree: &TreeMeasure) -> Result<()> {
     let (keys, operations) = if tree.measure.quick { (1_000_000, 500_000) } else { (10_000_000, 2_000_000) };
     let rounds = tree.measure.rounds.unwrap_or(3);
     let maps = chosen_maps(&tree.peers)?;
@@ -73,12 +73,7 @@ pub fn main(tree: TreeMeasure) -> Result<()> {
         }
     }
     let report = Report::of(&samples, keys, operations);
-    if tree.measure.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(())
+    crate::bars::tell(&tree.measure, &report)
 }
 
 fn chosen_maps(names: &[String]) -> Result<Vec<&'static Entry>> {

@@ -3,6 +3,8 @@
 use overside_bench::measure::{Bar, Ratio, Spread, Verdict, median};
 use serde::Serialize;
 
+use crate::bars::Compared;
+
 use super::samples::Samples;
 use super::session::{BYTES_AT_END, BYTES_FILLED, MISSED, PUT_NS};
 use super::workload::COLUMNS;
@@ -46,9 +48,16 @@ impl Report {
         let maps = maps.into_iter().filter(measured).collect();
         Report { keys, operations_a_column, maps, bars: bars(samples) }
     }
+}
 
-    /// For people.
-    pub fn print(&self) {
+impl Compared for Report {
+    const FIGURE: &str = "peers-tree";
+
+    fn bars(&self) -> &[Bar] {
+        &self.bars
+    }
+
+    fn print(&self) {
         println!("{} random u64 -> u64; M operations (scan: rows) a second, medians", self.keys);
         for threads in THREADS {
             self.print_table(threads);
@@ -67,7 +76,9 @@ impl Report {
         let missed = self.bars.iter().filter(|bar| bar.verdict == Verdict::Missed).count();
         println!("\n{missed} of {} bars missed", self.bars.len());
     }
+}
 
+impl Report {
     fn print_table(&self, threads: usize) {
         let maps: Vec<&Map> = self.maps.iter().filter(|map| map.threads == threads).collect();
         if maps.is_empty() {
