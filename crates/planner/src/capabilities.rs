@@ -18,7 +18,7 @@ pub struct Capabilities {
     pub one_sided: bool,
     /// Among whom atomics are atomic.
     pub atomics: AtomicScope,
-    /// Whether a WRITE's last aligned 8 bytes become visible after all its others.
+    /// Whether the last aligned 8 bytes of a WRITE into memory here become visible after all its others.
     pub last_byte_last: bool,
     /// Bytes of a region's description that one request may have, where the other end carries regions out by their description
     /// (d-rdma §3 DR-M01); 0 where requests name fragments only.

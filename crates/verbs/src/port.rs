@@ -42,7 +42,8 @@
 //!   `close`, and whoever sends decides how long to wait.
 //! - **length**: a message longer than its receive completes both ends with `TooLong` and closes the queue pair;
 //!   no byte outside the buffer is written.
-//! - **last-word**: where `Capabilities::last_byte_last` is set, a WRITE's last aligned 8 bytes become visible after its others.
+//! - **last-word**: where the target's `Capabilities::last_byte_last` is set, a WRITE's last aligned 8 bytes become visible after its
+//!   others. What the writer's own says is of no account.
 //! - **write-order**: WRITEs of one queue pair become visible in order.
 //! - **fence**: a fenced request takes effect after all earlier READs and atomics of its queue pair.
 //! - **atomic**: FETCH_ADD and CMP_SWAP are atomic within `Capabilities::atomics` and report the old value.

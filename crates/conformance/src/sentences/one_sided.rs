@@ -59,7 +59,7 @@ fn write_both(pair: &mut Pair, writes: [Act; 2]) -> Result<(), Stop> {
 pub(super) fn last_word(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     needs(pair.a.capabilities.one_sided, "one_sided")?;
-    needs(pair.a.capabilities.last_byte_last, "last_byte_last")?;
+    needs(pair.b.capabilities.last_byte_last, "last_byte_last")?;
     let from = pair.a.area(1 << 16)?;
     let (window, token) = pair.b.window(1 << 17, Access::REMOTE_WRITE)?;
     let mut round = 0u8;

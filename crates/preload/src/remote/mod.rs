@@ -396,7 +396,7 @@ impl Remote {
         let mut post = |frame: u64, len: u64| {
             let at = (frame % RING) as usize + PAGE;
             let body = if last_byte_last { len } else { len - 8 };
-            // Where the device does not say that the last bytes of a write come last, they are a write of their own.
+            // Where the peer's device does not say that the last bytes of a write come last, they are a write of their own.
             let parts = [(0, body), (body, len - body)];
             for (from, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
                 let (at, len) = (at + from as usize, len as usize);

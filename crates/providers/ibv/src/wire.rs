@@ -40,6 +40,8 @@ pub struct Card {
     lid: u16,
     mtu: u8,
     reads: u8,
+    /// Whether the last bytes of a WRITE into this end become visible after all its others: a device knows it of what arrives.
+    in_order: bool,
     /// Of the memory that it may write, and that it may read.
     keys: [u32; 2],
 }
@@ -64,7 +66,6 @@ pub struct Wire {
     peer: Card,
     depth: usize,
     inline_max: usize,
-    last_byte_last: bool,
     in_flight: usize,
 }
 
@@ -165,7 +166,7 @@ impl Wire {
         let number = unsafe { (*qp.raw.as_ptr()).qp_num };
         let keys = [regions[0].rkey(), regions[1].rkey()];
         let (lid, mtu, reads) = (nic.place.lid, nic.place.mtu, nic.limits.reads[1]);
-        let card = Card { number, psn, gid, lid, mtu, reads, keys };
+        let card = Card { number, psn, gid, lid, mtu, reads, in_order: nic.limits.in_order, keys };
         Ok(Self {
             qp,
             queue,
@@ -178,7 +179,6 @@ impl Wire {
             peer: Card::default(),
             depth,
             inline_max,
-            last_byte_last: nic.limits.in_order,
             in_flight: 0,
         })
     }
@@ -188,9 +188,9 @@ impl Wire {
         self.card
     }
 
-    /// Whether the last bytes of a write become visible after all its others.
+    /// Whether the last bytes of a write become visible at the peer after all its others.
     pub fn last_byte_last(&self) -> bool {
-        self.last_byte_last
+        self.peer.in_order
     }
 
     /// Whether a fork has brought this here: then it is the parent's, and nothing of it may be used.
@@ -307,14 +307,14 @@ impl Card {
         }
         out[16..32].copy_from_slice(&self.gid);
         out[32..34].copy_from_slice(&self.lid.to_le_bytes());
-        (out[34], out[35]) = (self.mtu, self.reads);
+        (out[34], out[35]) = (self.mtu | if self.in_order { IN_ORDER } else { 0 }, self.reads);
         out
     }
 
     /// From any bytes; none when no wire has such a card.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at * 4 + i]));
-        let (number, psn, mtu) = (word(0), word(1), bytes[34]);
+        let (number, psn, mtu) = (word(0), word(1), bytes[34] & !IN_ORDER);
         let fits = number != 0 && number <= PSN_MAX && psn <= PSN_MAX && (1..=5).contains(&mtu);
         fits.then(|| Self {
             number,
@@ -323,6 +323,7 @@ impl Card {
             lid: u16::from_le_bytes([bytes[32], bytes[33]]),
             mtu,
             reads: bytes[35],
+            in_order: bytes[34] & IN_ORDER != 0,
             keys: [word(2), word(3)],
         })
     }
@@ -397,6 +398,8 @@ const DEPTH: usize = 64;
 const INLINE_MAX: usize = 432;
 /// Numbers of packets and of queue pairs have 24 bits.
 const PSN_MAX: u32 = (1 << 24) - 1;
+/// [`Card::in_order`], beside the MTU. A version before this refuses such a card, and stays with TCP.
+const IN_ORDER: u8 = 0x80;
 
 #[cfg(test)]
 mod tests {
@@ -404,9 +407,11 @@ mod tests {
 
     #[test]
     fn a_card_comes_back_as_it_was_and_nonsense_does_not() {
-        let card = Card { number: 17, psn: 9, gid: [3; 16], lid: 2, mtu: 5, reads: 16, keys: [7, 8] };
-        assert_eq!(Card::decode(&card.encode()), Some(card));
-        for (at, byte) in [(34, 0), (34, 6), (3, 1), (7, 1)] {
+        let card = Card { number: 17, psn: 9, gid: [3; 16], lid: 2, mtu: 5, reads: 16, in_order: false, keys: [7, 8] };
+        for card in [card, Card { in_order: true, ..card }] {
+            assert_eq!(Card::decode(&card.encode()), Some(card));
+        }
+        for (at, byte) in [(34, 0), (34, 6), (34, 0x80), (3, 1), (7, 1)] {
             let mut bytes = card.encode();
             bytes[at] = byte;
             assert_eq!(Card::decode(&bytes), None, "byte {at} is {byte}");
