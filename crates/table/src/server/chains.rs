@@ -21,7 +21,7 @@ pub(crate) struct Chains {
     /// Pages sent since the limit was last thought over, and those of them that were copied.
     sent: AtomicU64,
     copied: AtomicU64,
-    /// Rows changed since then, counted while chains are short.
+    /// Rows changed since then.
     changed: AtomicU64,
     short: AtomicBool,
 }
@@ -48,7 +48,7 @@ impl Chains {
         if way == Mode::Copy {
             self.copied.fetch_add(1, Ordering::Relaxed);
         }
-        if self.sent.fetch_add(1, Ordering::Relaxed) + 1 >= WINDOW {
+        if self.sent.fetch_add(1, Ordering::Relaxed) + 1 == WINDOW {
             self.think_over(tree);
         }
     }
@@ -56,12 +56,13 @@ impl Chains {
     /// Rows were changed.
     #[inline]
     pub(crate) fn changed(&self, rows: u64, tree: &Tree) {
-        if !self.short.load(Ordering::Relaxed) {
+        if self.pinned {
             return;
         }
         // Scans may have ended for good, and nobody else would think it over.
-        if self.changed.fetch_add(rows, Ordering::Relaxed) + rows > WINDOW {
-            self.set(false, tree);
+        let before = self.changed.fetch_add(rows, Ordering::Relaxed);
+        if before <= WINDOW && before + rows > WINDOW {
+            self.think_over(tree);
         }
     }
 
@@ -73,15 +74,11 @@ impl Chains {
         }
     }
 
-    // Two workers may do it at once: either saw a window's pages.
+    /// Whose page or row is the window's last does it, so that nobody else finds the counts at 0.
     #[cold]
     fn think_over(&self, tree: &Tree) {
         let [sent, copied, changed] = [&self.sent, &self.copied, &self.changed].map(|n| n.swap(0, Ordering::Relaxed));
-        self.set(is_short(sent, copied, changed), tree);
-    }
-
-    fn set(&self, short: bool, tree: &Tree) {
-        self.changed.store(0, Ordering::Relaxed);
+        let short = is_short(sent, copied, changed);
         if self.short.swap(short, Ordering::Relaxed) != short {
             tree.set_chain_max(if short { SHORT } else { tree.options().chain_max });
         }
@@ -95,7 +92,7 @@ fn is_short(sent: u64, copied: u64, changed: u64) -> bool {
 
 /// The paper's working point (TC-M31).
 const SHORT: usize = 4;
-/// Pages between two thoughts: 4 MiB.
+/// Pages between two thoughts, 4 MiB of them, unless more rows are changed before.
 const WINDOW: u64 = 256;
 
 #[cfg(test)]
@@ -143,6 +140,22 @@ mod tests {
         assert_eq!(limit(), 4);
         chains.changed(WINDOW + 1, &tree);
         assert_eq!(limit(), 8, "nobody scans any more");
+    }
+
+    /// Also while chains are long, or they would be short half of the time.
+    #[test]
+    fn chains_stay_long_while_two_rows_are_changed_for_each_page_copied() {
+        let (tree, chains) = (tree(8), Chains::new(false));
+        for page in 0..8 * WINDOW {
+            send(&chains, &tree, Mode::Copy, 1);
+            chains.changed(2, &tree);
+            assert_eq!(chains.choices(&tree).chain_max, 8, "after {page} pages");
+        }
+        for _ in 0..2 * WINDOW {
+            send(&chains, &tree, Mode::Copy, 2);
+            chains.changed(1, &tree);
+        }
+        assert_eq!(chains.choices(&tree).chain_max, 4, "two pages for each row that is changed");
     }
 
     #[test]
