@@ -16,6 +16,8 @@ use crate::inner::separator;
 use crate::newest::{Edit, Newest};
 use crate::options::Error;
 use crate::page::{Draft, Fences, Fill, Layout, Leaf, Op, Piece, cuts, row_of, split_pieces};
+#[cfg(all(test, not(shuttle)))]
+use crate::stall::Step;
 use crate::stats::Counter;
 use crate::store::{Fresh, LeafState};
 
@@ -182,6 +184,8 @@ impl Core {
         built.iter().for_each(|(pid, _)| self.store.came_or_went(*pid));
         self.retire_leaf(guard, found.pid, state);
         guard.count(Counter::Splits as usize, cuts.len() as u64);
+        #[cfg(all(test, not(shuttle)))]
+        crate::stall::reached(Step::Split, 0);
         let children: Vec<(&[u8], u32)> =
             between.iter().zip(built.iter().rev()).map(|(low, (pid, _))| (low.as_slice(), *pid)).collect();
         self.post_all(guard, &children, found.pid);

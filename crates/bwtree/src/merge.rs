@@ -19,6 +19,8 @@ use crate::epoch::{Guard, Retired};
 use crate::inner::{Inner, Target};
 use crate::options::Error;
 use crate::page::{Fences, HEADER_BYTES, Layout, NO_PAGE};
+#[cfg(all(test, not(shuttle)))]
+use crate::stall::Step;
 use crate::stats::Counter;
 use crate::store::{FROZEN, GONE, LeafState, Node};
 use crate::sync::Ordering;
@@ -38,6 +40,8 @@ impl Core {
                 let mut marked = self.rebuilt(node, &node.entries());
                 marked.merging = node.pid(going);
                 if self.install_inner(guard, parent, node, marked) {
+                    #[cfg(all(test, not(shuttle)))]
+                    crate::stall::reached(Step::Mark, level);
                     let _ = self.finish_merge(guard, parent);
                 }
                 return;
@@ -85,9 +89,16 @@ impl Core {
                 return Ok(());
             }
             let Some(at) = node.index_of(node.merging) else { return Ok(()) };
-            if !self.freeze(guard, node.merging)? || !self.absorb(guard, parent, node, at)? {
+            if !self.freeze(guard, node.merging)? {
                 continue;
             }
+            #[cfg(all(test, not(shuttle)))]
+            crate::stall::reached(Step::Freeze, node.level - 1);
+            if !self.absorb(guard, parent, node, at)? {
+                continue;
+            }
+            #[cfg(all(test, not(shuttle)))]
+            crate::stall::reached(Step::Absorb, node.level - 1);
             let mut entries = node.entries();
             entries.remove(at);
             let mut new = self.rebuilt(node, &entries);
@@ -169,6 +180,8 @@ impl Core {
             self.store.discard(fresh);
             return Ok(false);
         }
+        #[cfg(all(test, not(shuttle)))]
+        crate::stall::reached(Step::Join, 0);
         self.shelter(reserved, fences.low);
         self.clear(going);
         self.store.came_or_went(going);
@@ -184,6 +197,8 @@ impl Core {
         if !self.install_inner(guard, pid, l, new) {
             return false;
         }
+        #[cfg(all(test, not(shuttle)))]
+        crate::stall::reached(Step::Join, l.level);
         self.clear(going);
         self.retire(guard, Retired::Inner(std::ptr::from_ref(r) as usize), r.birth, r.bytes());
         true

@@ -4,6 +4,8 @@ use crate::core::{Core, ROOT};
 use crate::epoch::Guard;
 use crate::inner::{Entries, Inner, Target};
 use crate::page::NO_PAGE;
+#[cfg(all(test, not(shuttle)))]
+use crate::stall::Step;
 use crate::stats::Counter;
 use crate::store::{Node, inner_word};
 
@@ -105,6 +107,8 @@ impl Core {
             return false;
         }
         guard.count(Counter::InnerSplits as usize, 1);
+        #[cfg(all(test, not(shuttle)))]
+        crate::stall::reached(Step::Split, node.level);
         self.post(guard, node.level + 1, between, right_pid, pid);
         true
     }

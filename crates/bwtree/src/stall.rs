@@ -1,12 +1,46 @@
 //! Tests with threads that are descheduled inside the tree: what only the inside can stage.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use crate::core::Core;
 use crate::inner::Target;
 use crate::{Direction, Error, HeapArena, Options, Tree};
+
+/// A step of a split or a merge that was just done, with another to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The page has two halves, and its parent knows of one.
+    Split,
+    Mark,
+    Freeze,
+    /// The left neighbour has the rows of both, and the other still names its own.
+    Join,
+    Absorb,
+}
+
+/// Where a thread stops, whom it tells, and what it waits for there.
+struct Stop {
+    at: (Step, u32),
+    stopped: mpsc::Sender<()>,
+    released: mpsc::Receiver<()>,
+}
+
+thread_local!(static STOP: RefCell<Option<Stop>> = const { RefCell::new(None) });
+
+/// A thread that is to stop here does.
+pub(crate) fn reached(step: Step, level: u32) {
+    let stop = STOP.with_borrow_mut(|stop| stop.take_if(|stop| stop.at == (step, level)));
+    if let Some(stop) = stop {
+        stop.stopped.send(()).unwrap();
+        // Its sender goes when the others are done.
+        let _ = stop.released.recv();
+    }
+}
 
 fn tree() -> Tree {
     let arena = Arc::new(HeapArena::new(256 << 20).unwrap());
@@ -141,6 +175,107 @@ fn stalls_everywhere_disturb_nobody() {
     let stats = tree.stats();
     assert_eq!((stats.held_by_epochs_bytes, stats.held_by_pins_bytes, stats.pins), (0, 0, 0));
 }
+
+/// A thread stops between two steps of a split or a merge and does not go on. Others find every row there, put and delete them
+/// and finish what it left; when it goes on at last, it changes nothing.
+#[test]
+fn what_a_thread_leaves_half_done_stops_nobody() {
+    for level in [0, 1] {
+        for step in [Step::Split, Step::Mark, Step::Freeze, Step::Join, Step::Absorb] {
+            half_done(step, level);
+        }
+    }
+}
+
+fn half_done(step: Step, level: u32) {
+    let arena = Arc::new(HeapArena::new(64 << 20).unwrap());
+    let options = Options { prefix_len: 8, page_bytes: 512, chain_max: 2, fan_out: 4, ..Options::default() };
+    let model = Arc::new(Model { tree: Tree::new(arena, options).unwrap(), rows: Mutex::default() });
+    let grows = step == Step::Split;
+    (0..ROWS).filter(|n| !grows || n % 4 == 0).for_each(|n| model.put(n, n));
+    let (stopped, has_stopped) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let stalled = std::thread::spawn({
+        let model = model.clone();
+        move || {
+            STOP.set(Some(Stop { at: (step, level), stopped, released }));
+            for n in (ROWS / 4..ROWS).take_while(|_| STOP.with_borrow(Option::is_some)) {
+                if grows { model.put(n, n) } else { model.delete(n) }
+            }
+        }
+    });
+    let at = format!("{step:?} at level {level}");
+    has_stopped.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{at}: nobody comes there"));
+    let others = model.clone();
+    in_time(&at, move || {
+        others.check();
+        (0..ROWS).for_each(|n| others.put(n, !n));
+        others.check();
+        (0..ROWS).filter(|n| n % 50 != 0).for_each(|n| others.delete(n));
+        others.check();
+        (0..ROWS / 2).for_each(|n| others.put(n, n));
+        others.check();
+    });
+    drop(release);
+    in_time(&at, move || {
+        stalled.join().unwrap();
+        model.check();
+        (0..ROWS).for_each(|n| model.put(n, !n));
+        (0..ROWS).filter(|n| n % 50 != 0).for_each(|n| model.delete(n));
+        model.check();
+        model.tree.reclaim();
+        assert_eq!(model.tree.stats().held_by_epochs_bytes, 0);
+    });
+}
+
+/// A tree, and the rows that it must have.
+struct Model {
+    tree: Tree,
+    rows: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Model {
+    // The row comes before the tree's: where a thread stops in a change, others see it already.
+    fn put(&self, n: u64, value: u64) {
+        let was = self.rows.lock().unwrap().insert(n, value);
+        assert_eq!(self.tree.upsert(&n.to_be_bytes(), &value.to_le_bytes()).unwrap(), was.is_some(), "{n}");
+    }
+
+    fn delete(&self, n: u64) {
+        let was = self.rows.lock().unwrap().remove(&n);
+        assert_eq!(self.tree.delete(&n.to_be_bytes()).unwrap(), was.is_some(), "{n}");
+    }
+
+    fn check(&self) {
+        let (rows, mut out) = (self.rows.lock().unwrap().clone(), Vec::new());
+        for n in 0..ROWS {
+            let there = self.tree.get(&n.to_be_bytes(), &mut out).unwrap();
+            let value = there.then(|| u64::from_le_bytes(out[..].try_into().unwrap()));
+            assert_eq!(value.as_ref(), rows.get(&n), "{n}");
+        }
+        let scan = |direction| {
+            let rows = self.tree.range(Bound::Unbounded, Bound::Unbounded, direction);
+            rows.map(|(key, value)| [key, value].map(|bytes| bytes.try_into().unwrap())).collect::<Vec<[[u8; 8]; 2]>>()
+        };
+        let mut all: Vec<_> = rows.iter().map(|(n, value)| [n.to_be_bytes(), value.to_le_bytes()]).collect();
+        assert_eq!(scan(Direction::Forward), all);
+        all.reverse();
+        assert_eq!(scan(Direction::Backward), all);
+    }
+}
+
+/// Who waits for a thread that does not go on would wait for ever.
+fn in_time(at: &str, work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    is_done.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{at}: {error}"));
+}
+
+const ROWS: u64 = 1000;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// With the arena full every call fails cleanly or works, what was stored stays, and deleting makes room again.
 #[test]
