@@ -291,10 +291,18 @@ mod tests {
 
     #[test]
     fn points_are_medians_and_pairs_are_of_one_round() {
-        let sample = |bytes| Sample { bytes, wall_ns: 1000, sender_ns: 100, receiver_ns: 300, ..Sample::default() };
+        let sample = |bytes| Sample {
+            bytes,
+            wall_ns: 1000,
+            sender_ns: 100,
+            sender_poll_ns: 40,
+            receiver_ns: 300,
+            ..Sample::default()
+        };
         let slow = Point::of("a", 1, vec![sample(10), sample(30), sample(20)], &[5.0, 7.0]);
         assert_eq!((slow.bytes_per_s, slow.limit_bytes_per_s), (20.0 * 1e6, 6.0));
         assert_eq!((slow.sender_cpu_ns_per_byte, slow.both_cpu_ns_per_byte()), (5.0, 20.0));
+        assert_eq!(slow.sender_work_ns_per_byte, 3.0, "without what polled for nothing");
         let fast = Point::of("b", 1, vec![sample(20), sample(60), sample(40)], &[]);
         let ratio = fast.ratio(&slow, Sample::bytes_per_s).unwrap();
         assert_eq!((ratio.low, ratio.high), (2.0, 2.0));

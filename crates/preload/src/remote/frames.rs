@@ -321,6 +321,29 @@ mod tests {
         }
     }
 
+    /// Written out by hand: sender and receiver that both have it wrong would still understand each other.
+    #[test]
+    fn a_frame_is_its_length_the_payload_and_validity_in_the_last_four_bytes() {
+        for payload in [&b"hello"[..], b"12345678", b"x"] {
+            let [(mut words, image), _] = memories();
+            words.fill(u64::MAX);
+            let mut bytes = payload.to_vec();
+            let mut posted = Vec::new();
+            let sent = Outgoing::default().send(image, &mut Cursor::new(&vector(&mut bytes)), |at, len| {
+                posted.push((at, len));
+                true
+            });
+            let mut frame = (payload.len() as u32).to_le_bytes().to_vec();
+            frame.extend(payload);
+            frame.resize((4 + payload.len() + 4).next_multiple_of(8) - 4, 0);
+            frame.extend(0x5a1d_f007u32.to_le_bytes());
+            assert_eq!((sent, posted), (payload.len() as u64, vec![(0, frame.len() as u64)]));
+            let mut image_bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert!(image_bytes.split_off(frame.len()).iter().all(|byte| *byte == 0xff), "no byte behind it");
+            assert_eq!(image_bytes, frame);
+        }
+    }
+
     #[test]
     fn a_message_is_there_only_with_its_validity() {
         let [(_a, image), (_b, ring)] = memories();
