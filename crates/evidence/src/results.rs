@@ -86,29 +86,42 @@ impl Kept {
 }
 
 /// The verdict of each claim over all results: of one run the worst of its figures; of several runs what all say, else
-/// that they cannot tell. A claim has none until a run has all figures that it asks.
+/// that they cannot tell. A claim has none until a run has all figures that it asks. A run with some of them that differs
+/// there makes an `agrees` a `cannot tell`, and counts for nothing else.
 ///
 /// # Errors
 /// As [`Kept::judge`].
 pub fn verdicts(results: &BTreeMap<String, Kept>) -> Result<BTreeMap<&'static str, Says>, String> {
-    let mut runs: BTreeMap<&str, BTreeMap<&'static str, Vec<Says>>> = BTreeMap::new();
+    let mut runs: BTreeMap<&str, Run> = BTreeMap::new();
     for (path, kept) in results {
         let run = path.rsplit_once('/').map_or("", |(run, _)| run);
         for judgement in kept.judge(path)? {
             runs.entry(run).or_default().entry(judgement.claim).or_default().push(judgement.verdict);
         }
     }
-    let mut said: BTreeMap<&'static str, Says> = BTreeMap::new();
-    for claims in runs.values() {
-        for (claim, all) in claims {
-            let asked = rules().filter(|rule| rule.claim == *claim).count();
-            let Some(worst) = all.iter().copied().max().filter(|_| all.len() == asked) else { continue };
-            said.entry(claim)
+    Ok(settled(runs.values()))
+}
+
+/// What one run's figures say of each claim.
+type Run = BTreeMap<&'static str, Vec<Says>>;
+
+fn settled<'r>(runs: impl Iterator<Item = &'r Run>) -> BTreeMap<&'static str, Says> {
+    let (mut said, mut refuted) = (BTreeMap::new(), Vec::new());
+    for (claim, all) in runs.flatten() {
+        let asked = rules().filter(|rule| rule.claim == *claim).count();
+        let Some(worst) = all.iter().copied().max() else { continue };
+        if all.len() == asked {
+            said.entry(*claim)
                 .and_modify(|says| *says = if *says == worst { worst } else { Says::CannotTell })
                 .or_insert(worst);
+        } else if worst == Says::Differs {
+            refuted.push(*claim);
         }
     }
-    Ok(said)
+    for claim in refuted {
+        said.entry(claim).and_modify(|says| *says = (*says).max(Says::CannotTell));
+    }
+    said
 }
 
 #[cfg(test)]
@@ -151,6 +164,23 @@ mod tests {
         assert_eq!(verdicts(&both).unwrap()["TC-C01"], Says::CannotTell);
         // Asks a second figure, which this run has not.
         assert!(!verdicts(&one).unwrap().contains_key("TC-C46"));
+    }
+
+    /// One half that differs refutes a claim, and one that agrees does not show it.
+    #[test]
+    fn a_run_with_one_of_two_figures_can_only_speak_against_an_agrees() {
+        use Says::{Agrees, CannotTell, Differs};
+        let said = |runs: &[&[Says]]| {
+            // Asks two figures.
+            let runs: Vec<Run> = runs.iter().map(|all| Run::from([("TC-C46", all.to_vec())])).collect();
+            settled(runs.iter()).get("TC-C46").copied()
+        };
+        assert_eq!(said(&[&[Agrees, Agrees], &[Differs]]), Some(CannotTell));
+        assert_eq!(said(&[&[Differs], &[Agrees, Agrees]]), Some(CannotTell), "in either order");
+        assert_eq!(said(&[&[Agrees, Agrees], &[CannotTell]]), Some(Agrees));
+        assert_eq!(said(&[&[Differs, Agrees], &[Agrees]]), Some(Differs));
+        assert_eq!(said(&[&[Differs, Agrees], &[Differs]]), Some(Differs));
+        assert_eq!(said(&[&[Differs], &[Differs]]), None, "no run has both");
     }
 
     #[test]
