@@ -1,10 +1,7 @@
 //! What a comparison says: as JSON, as lines for people, and as a file of results.
 
 use anyhow::Result;
-use overside_bench::{
-    figures::{self, Figure},
-    measure::Bar,
-};
+use overside_bench::{figures::Figure, measure::Bar, report::Machine};
 use serde::Serialize;
 
 use crate::Measure;
@@ -28,11 +25,11 @@ pub fn tell<C: Compared>(measure: &Measure, compared: &C) -> Result<()> {
     } else {
         compared.print();
     }
-    let Some(folder) = &measure.results else { return Ok(()) };
+    let Some(mut keep) = measure.results.clone() else { return Ok(()) };
     let mut figure = Figure::new(C::FIGURE, "", "");
     figure.bars = compared.bars().to_vec();
     figure.more.insert("report".to_owned(), serde_json::to_value(compared)?);
-    let kept = figures::keep(folder, &figure)?;
+    let kept = keep.keep(&figure, &Machine::here())?;
     eprintln!("The results are in {}: commit them, then `cargo xtask papers` joins them.", kept.display());
     Ok(())
 }

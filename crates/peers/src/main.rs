@@ -19,6 +19,7 @@ mod gather;
 mod tree;
 
 use clap::{Args, Parser, Subcommand};
+use overside_bench::figures::Keep;
 
 #[derive(Parser)]
 #[command(name = "overside-peers", about = "Overside against its competitors, side by side in one run")]
@@ -68,8 +69,9 @@ struct Measure {
     #[arg(long)]
     rounds: Option<usize>,
     /// Keep a full run in DIR/MACHINE/DATE-COMMIT; run it in the checkout that was built.
-    #[arg(long, value_name = "DIR", conflicts_with = "quick")]
-    results: Option<std::path::PathBuf>,
+    // Refused as it is read, rather than after all has been measured.
+    #[arg(long, value_name = "DIR", conflicts_with = "quick", value_parser = |folder: &str| Keep::here(folder.as_ref()))]
+    results: Option<Keep>,
 }
 
 fn main() -> anyhow::Result<()> {

@@ -38,7 +38,7 @@ pub use durability::{Batches, Ground, Ours, Values};
 pub use figure::{Comparison, Figure, Point, PointSpread, Recorded};
 pub use regret::{PricesApart, prices_apart};
 pub use remote::receive;
-pub use results::keep;
+pub use results::Keep;
 pub use sender::Sample;
 pub use sockets::{
     installed::{found, free_port},

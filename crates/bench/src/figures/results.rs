@@ -14,7 +14,8 @@ use std::{
 };
 
 /// Where a run is to be kept, and of what build it is.
-pub(super) struct Keep {
+#[derive(Clone, Debug)]
+pub struct Keep {
     folder: PathBuf,
     commit: String,
     date: String,
@@ -22,20 +23,12 @@ pub(super) struct Keep {
     own: Option<PathBuf>,
 }
 
-/// Keeps one figure in `folder`, as `overside bench FIGURE --results` keeps its own. The run's folder.
-///
-/// # Errors
-/// Here is no checkout, or it holds changes that no commit has; the folder or the file cannot be written.
-pub fn keep(folder: &Path, figure: &Figure) -> Result<PathBuf> {
-    Keep::here(folder)?.keep(figure, &Machine::here())
-}
-
 impl Keep {
     /// In `folder`, of what is checked out here.
     ///
     /// # Errors
     /// Here is no checkout, or it holds changes that no commit has.
-    pub(super) fn here(folder: &Path) -> Result<Keep> {
+    pub fn here(folder: &Path) -> Result<Keep> {
         let commit = git(&["rev-parse", "--short=8", "HEAD"])?;
         let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
         ensure!(
@@ -50,7 +43,7 @@ impl Keep {
     ///
     /// # Errors
     /// The folder or the file cannot be written.
-    pub(super) fn keep(&mut self, figure: &Figure, machine: &Machine) -> Result<PathBuf> {
+    pub fn keep(&mut self, figure: &Figure, machine: &Machine) -> Result<PathBuf> {
         let folder = match &self.own {
             Some(folder) => folder.clone(),
             None => {

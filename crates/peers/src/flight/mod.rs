@@ -38,7 +38,7 @@ pub struct FlightMeasure {
     #[arg(long, value_name = "PYTHON")]
     pyarrow: Option<PathBuf>,
     /// Only these sides: views, batches, flight, tuned, tagged, pyarrow.
-    #[arg(long, value_name = "SIDE,…", value_delimiter = ',')]
+    #[arg(long, value_name = "SIDE,…", value_delimiter = ',', conflicts_with = "results")]
     only: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct GatherMeasure {
     #[command(flatten)]
     measure: Measure,
     /// Only messages of so many records.
-    #[arg(long, value_name = "RECORDS,…", value_delimiter = ',')]
+    #[arg(long, value_name = "RECORDS,…", value_delimiter = ',', conflicts_with = "results")]
     only: Vec<usize>,
 }
 

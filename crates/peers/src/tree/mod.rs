@@ -25,16 +25,16 @@ pub struct TreeMeasure {
     #[command(flatten)]
     measure: Measure,
     /// Only these columns: insert, read, C, B, A, E, scan, and put (latency).
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', conflicts_with = "results")]
     only: Vec<String>,
     /// Only these maps: bwtree, skiplist, treeindex, concurrent-map, btreemap.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', conflicts_with = "results")]
     peers: Vec<String>,
     /// Only with so many threads: 1, 2.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', conflicts_with = "results")]
     threads: Vec<usize>,
     /// Keeps samples in this file and reports those of earlier runs as well: ten million keys in pieces.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "results")]
     keep: Option<PathBuf>,
 }
 

@@ -48,6 +48,31 @@ impl Report {
         let maps = maps.into_iter().filter(measured).collect();
         Report { keys, operations_a_column, maps, bars: bars(samples) }
     }
+
+    fn print_table(&self, threads: usize) {
+        let maps: Vec<&Map> = self.maps.iter().filter(|map| map.threads == threads).collect();
+        if maps.is_empty() {
+            return;
+        }
+        println!("\n{threads} thread(s)");
+        print!("{:20}", "");
+        COLUMNS.iter().for_each(|name| print!("{name:>8}"));
+        println!("{:>7}{:>10}{:>10}{:>9}{:>9}{:>10}", "rounds", "B/rec", "at end", "put p50", "p99", "p99.9 ns");
+        for map in maps {
+            print!("{:20}", map.name);
+            for name in COLUMNS {
+                match map.columns.iter().find(|column| column.name == name) {
+                    Some(column) => print!("{:>8.3}", column.m_per_s.median),
+                    None => print!("{:>8}", "-"),
+                }
+            }
+            let rounds = map.columns.iter().map(|column| column.m_per_s.samples).max().unwrap_or(0);
+            let bytes = |bytes: Option<f64>| bytes.map_or("-".into(), |bytes| format!("{bytes:.1}"));
+            let ns = |at: usize| map.put_ns.map_or("-".into(), |put| format!("{:.0}", put[at]));
+            print!("{rounds:>7}{:>10}{:>10}", bytes(map.bytes_a_record_filled), bytes(map.bytes_a_record_at_the_end));
+            println!("{:>9}{:>9}{:>10}", ns(0), ns(1), ns(2));
+        }
+    }
 }
 
 impl Compared for Report {
@@ -75,33 +100,6 @@ impl Compared for Report {
         crate::bars::print(&self.bars);
         let missed = self.bars.iter().filter(|bar| bar.verdict == Verdict::Missed).count();
         println!("\n{missed} of {} bars missed", self.bars.len());
-    }
-}
-
-impl Report {
-    fn print_table(&self, threads: usize) {
-        let maps: Vec<&Map> = self.maps.iter().filter(|map| map.threads == threads).collect();
-        if maps.is_empty() {
-            return;
-        }
-        println!("\n{threads} thread(s)");
-        print!("{:20}", "");
-        COLUMNS.iter().for_each(|name| print!("{name:>8}"));
-        println!("{:>7}{:>10}{:>10}{:>9}{:>9}{:>10}", "rounds", "B/rec", "at end", "put p50", "p99", "p99.9 ns");
-        for map in maps {
-            print!("{:20}", map.name);
-            for name in COLUMNS {
-                match map.columns.iter().find(|column| column.name == name) {
-                    Some(column) => print!("{:>8.3}", column.m_per_s.median),
-                    None => print!("{:>8}", "-"),
-                }
-            }
-            let rounds = map.columns.iter().map(|column| column.m_per_s.samples).max().unwrap_or(0);
-            let bytes = |bytes: Option<f64>| bytes.map_or("-".into(), |bytes| format!("{bytes:.1}"));
-            let ns = |at: usize| map.put_ns.map_or("-".into(), |put| format!("{:.0}", put[at]));
-            print!("{rounds:>7}{:>10}{:>10}", bytes(map.bytes_a_record_filled), bytes(map.bytes_a_record_at_the_end));
-            println!("{:>9}{:>9}{:>10}", ns(0), ns(1), ns(2));
-        }
     }
 }
 
