@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use overside_verbs::Clock;
 
+use crate::attended::{Attended, Attends};
 use crate::connection::{Outgoing, Stream};
 use crate::envelope::{BadMessage, message};
 use crate::hold::Hold;
@@ -21,6 +22,7 @@ pub(crate) struct Lends {
     pub(crate) options: Arc<ServiceOptions>,
     pub(crate) transmit: Transmit,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) attends: Attends,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -154,6 +156,12 @@ impl<'a> Context<'a> {
     /// Wakes the session at `when`, in the place of any time set before.
     pub fn wake_at(&mut self, when: Instant) {
         self.out.due = Some(when);
+    }
+
+    /// From now on the worker goes on with what ends requests later, until its connection ends or it is
+    /// [over](crate::Going::Over).
+    pub fn attend(&mut self, what: Arc<dyn Attended>) {
+        self.worker.attends.add(self.out.id.queue_pair, what);
     }
 
     /// Wakes the session from any thread.

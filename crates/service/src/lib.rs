@@ -10,6 +10,7 @@
 //! session            Context::reply     the answer, now
 //!                    Context::hold      the answer, now, but sent once a log has come so far
 //!                    Context::later     a Ticket: the answer comes later, from any thread
+//!                    Context::attend    the worker itself goes on with what ends such requests, a disk say
 //!                    Context::stream    more messages than one: Session::produce is asked for the
 //!                                       next as long as the connection's window has room
 //! worker             outbox → SENDs, up to the window → completions release what they held
@@ -29,8 +30,8 @@
 //!   `state`, `dial`: connections in and out.
 //! - `envelope`, `part`: what every message begins with; what is longer than a buffer.
 //! - `worker`, `stepped`: requests in, streams asked for messages; a server without threads.
-//! - `context`, `ticket`, `ordered`, `hold`, `carry`: answers now, later, in order, or once a log
-//!   has come so far.
+//! - `context`, `ticket`, `ordered`, `hold`, `carry`, `attended`: answers now, later, in order, once
+//!   a log has come so far, or once a disk has ended something.
 //! - `connection`, `transmit`, `latency`, `notices`: outbox and window, transmit buffers,
 //!   histograms, what the operator learns. `client`: the other end's link.
 //!
@@ -48,6 +49,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod attended;
 mod carry;
 pub mod client;
 mod connection;
@@ -73,6 +75,7 @@ mod transmit;
 mod worker;
 
 pub use accept::Listening;
+pub use attended::{Attended, Going};
 pub use context::Context;
 pub use dial::Dialer;
 pub use envelope::{BadMessage, CONTROL_HEADER, CONTROL_MAGIC, MessageKind, PART_MAGIC, kind, message, open};

@@ -182,6 +182,12 @@ impl Mailbox {
         }
     }
 
+    /// The worker looks before it sleeps: who has a letter for it need not wake it. Who stops the server does not wake it
+    /// either.
+    pub(crate) fn will_look(&self) {
+        self.signalled.store(true, Ordering::Release);
+    }
+
     /// Whether the worker holds messages back.
     pub(crate) fn holds(&self) -> bool {
         self.holds.load(Ordering::SeqCst)

@@ -12,6 +12,7 @@ use overside_verbs::{
     Link, Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion,
 };
 
+use crate::attended::{Attends, Went};
 use crate::carry::{Carry, Watch};
 use crate::connection::Outgoing;
 use crate::context::{Context, Lends};
@@ -69,6 +70,10 @@ pub(crate) struct Worker<S: System> {
     watch: Watch,
     /// Where what requests take is recorded, if it is.
     recorder: Option<Arc<Recorder>>,
+    /// Any of what it attends to may have something: it has slept.
+    looks: bool,
+    /// When it last looked at all of that.
+    looked: Instant,
     /// When this round began.
     now: Instant,
     swept: Instant,
@@ -89,18 +94,21 @@ impl<S: System> Worker<S> {
         let watch = Watch::new(options.watermarks.clone(), &mailbox, Spin::new(SPIN_MAX))?;
         let recorder = options.latencies.as_ref().map(|latencies| latencies.enlist());
         let (state, clock) = (mailbox.state.clone(), provider.clock());
+        let attends = Attends::new(&mailbox)?;
         let now = clock.now();
         Ok(Self {
             system: system.clone(),
             endpoint,
             ring,
-            lends: Lends { state, options: options.clone(), transmit, mailbox, clock },
+            lends: Lends { state, options: options.clone(), transmit, mailbox, attends, clock },
             connections: BTreeMap::new(),
             busy: Vec::new(),
             timed: Vec::new(),
             holding: Vec::new(),
             watch,
             recorder,
+            looks: false,
+            looked: now,
             now,
             swept: now,
         })
@@ -126,10 +134,10 @@ impl<S: System> Worker<S> {
     ) -> bool {
         self.now = self.lends.clock.now();
         let mut found = false;
+        let went = self.go_on();
         if self.lends.mailbox.look() {
-            found = true;
-            self.take_arrivals(arrivals);
-            self.take_letters();
+            let arrived = self.take_arrivals(arrivals);
+            found = self.take_letters() || arrived || went == Went::Nowhere;
         }
         self.wake_due();
         self.watch.go_on(!self.holding.is_empty());
@@ -137,7 +145,9 @@ impl<S: System> Worker<S> {
             self.release();
         }
         let _ = self.ring.post(self.endpoint.queue());
-        let waits = self.feed();
+        // Who went on had the mailbox look signalled, so that whoever stops the server did not wake this thread.
+        let stops = went == Went::On && self.lends.state.stop.load(Ordering::Acquire);
+        let waits = self.feed() && went != Went::Again && !stops;
         if waits && may_wait {
             self.wait(done);
         } else {
@@ -158,6 +168,21 @@ impl<S: System> Worker<S> {
         found || !waits
     }
 
+    /// Goes on with what it attends to. With all of it after a sleep, and now and then where it never sleeps: no request
+    /// waits for what a device does of its own accord.
+    fn go_on(&mut self) -> Went {
+        if self.lends.attends.is_empty() {
+            return Went::Nowhere;
+        }
+        let all = self.looks || self.now.saturating_duration_since(self.looked) >= LOOK;
+        if all {
+            self.looked = self.now;
+        }
+        let went = self.lends.attends.go_on(all, &self.lends.mailbox);
+        self.looks = went == Went::Again;
+        went
+    }
+
     /// Waits until something is done.
     fn wait(&mut self, done: &mut Vec<WorkCompletion>) {
         if self.watch.carry.as_ref().is_some_and(Carry::attends) {
@@ -167,9 +192,11 @@ impl<S: System> Worker<S> {
         let Self { endpoint, lends, connections, .. } = self;
         let queue = endpoint.queue();
         let (spun, slept) = (queue.spun(), queue.sleeps());
-        let other = Some(lends.mailbox.fd());
+        let attends = !lends.attends.is_empty();
+        let other = Some(if attends { lends.attends.fd() } else { lends.mailbox.fd() });
         // Who sleeps without a look at the mailbox would notice a finished request late.
-        let alone = connections.len() == 1 && connections.values().all(|c| c.out.unfinished == 0 && !c.out.holds());
+        let is_alone = |c: &Connection<S::Session>| c.out.unfinished == 0 && !c.out.holds();
+        let alone = !attends && connections.len() == 1 && connections.values().all(|c| is_alone(c));
         // Only a failing system call ends the wait with an error; the next turn tries again.
         let _ = match full {
             false => queue.poll_wait_or(done, patience, other),
@@ -179,6 +206,7 @@ impl<S: System> Worker<S> {
         lends.state.empty_poll_ns.fetch_add(spun.as_nanos() as u64, Ordering::Relaxed);
         if queue.sleeps() > slept {
             lends.mailbox.drain();
+            self.looks = attends;
         }
         self.now = self.lends.clock.now();
     }
@@ -186,7 +214,7 @@ impl<S: System> Worker<S> {
     /// Waits until something is done, or the log can go on.
     fn wait_for_log(&mut self, done: &mut Vec<WorkCompletion>) {
         let patience = self.patience();
-        let Self { endpoint, lends, watch: Watch { carry: Some(carry), .. }, .. } = self else { return };
+        let Self { endpoint, lends, watch: Watch { carry: Some(carry), .. }, looks, .. } = self else { return };
         let queue = endpoint.queue();
         let (start, wait) = (lends.clock.now(), carry.spin.begin(Expects::Answer));
         let mut found = queue.poll(done) > 0;
@@ -204,8 +232,11 @@ impl<S: System> Worker<S> {
             // Where the system refuses to wait, the next turn tries again. What wakes by the mailbox is looked at there.
             if queue.arm().unwrap_or(false) {
                 let until = patience.map(|patience| lends.clock.now() + patience);
-                let _ = lends.clock.wait(&[queue.fd(), carry.fd()], until);
+                let all = [queue.fd(), carry.fd(), lends.attends.fd()];
+                let watched = if lends.attends.is_empty() { &all[..2] } else { &all[..] };
+                let _ = lends.clock.wait(watched, until);
                 lends.mailbox.drain();
+                *looks = true;
             }
             queue.poll(done);
             let slept = lends.clock.now().saturating_duration_since(start).saturating_sub(polled);
@@ -214,8 +245,11 @@ impl<S: System> Worker<S> {
         self.now = self.lends.clock.now();
     }
 
-    fn take_arrivals(&mut self, arrivals: &Receiver<Arrival<S::Session>>) {
+    /// Takes new connections. Whether there were any.
+    fn take_arrivals(&mut self, arrivals: &Receiver<Arrival<S::Session>>) -> bool {
+        let mut found = false;
         while let Ok(Arrival { link, origin }) = arrivals.try_recv() {
+            found = true;
             let peer = link.peer.description.clone();
             let queue_pair = match self.endpoint.attach(link) {
                 Ok(queue_pair) => queue_pair,
@@ -239,11 +273,14 @@ impl<S: System> Worker<S> {
                 Ok(())
             });
         }
+        found
     }
 
-    /// Takes what other threads have to say to sessions.
-    fn take_letters(&mut self) {
-        for letter in self.lends.mailbox.take() {
+    /// Takes what has ended, and what other threads have to say to sessions. Whether there was anything.
+    fn take_letters(&mut self) -> bool {
+        let letters = self.lends.mailbox.take();
+        let found = !letters.is_empty();
+        for letter in letters {
             let (Letter::Reply { to, .. } | Letter::Dropped { to, .. } | Letter::Wake(to)) = letter;
             // Its connection may be gone, and its queue pair another's in a worker that began again.
             if self.connections.get(&to.queue_pair).is_none_or(|c| c.out.id != to) {
@@ -263,6 +300,7 @@ impl<S: System> Worker<S> {
                 }
             });
         }
+        found
     }
 
     /// Wakes the sessions whose time has come.
@@ -488,6 +526,7 @@ impl<S: System> Worker<S> {
 
     fn forget(&mut self, queue_pair: QueuePair, why: &str) {
         self.endpoint.close(queue_pair);
+        self.lends.attends.end(queue_pair);
         if let Some(mut connection) = self.connections.remove(&queue_pair) {
             connection.session.ended(why);
         }
@@ -552,11 +591,13 @@ fn produce<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends, windo
 const RECEIVES: usize = 32;
 /// Requests of one connection in its provider's rings, whatever the window.
 const DEPTH_MAX: usize = 1024;
+/// How often a worker that never sleeps looks at what it attends to.
+const LOOK: Duration = Duration::from_millis(1);
 /// How often late clients are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Messages produced before they are posted: the client should not wait for a whole window.
 /// Of a wait for the log, as of one for a peer.
 const SPIN_MAX: Duration = Duration::from_micros(50);
+/// Messages produced before they are posted: the client should not wait for a whole window.
 const PRODUCE_AT_ONCE: usize = 4;
 /// Bytes that may wait for all clients of a worker together, and what each may have of them in any
 /// case: the longest reply but one.

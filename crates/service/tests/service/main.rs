@@ -1,5 +1,6 @@
 //! Servers of small systems, over shared memory and over TCP.
 
+mod attends;
 mod dialled;
 mod group;
 mod hostile;

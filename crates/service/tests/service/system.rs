@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use overside_service::{BadMessage, Context, Order, Produced, Session, System, Ticket};
+use overside_service::{Attended, BadMessage, Context, Order, Produced, Session, System, Ticket};
 
 /// Requests that wait for their test, by the byte that follows the first.
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub struct Obedient {
     pub carried_out: Mutex<Vec<Vec<u8>>>,
     /// Why connections ended.
     pub ended: Mutex<Vec<String>>,
+    /// What the worker of the next request attends to from then on.
+    pub attended: Mutex<Option<Arc<dyn Attended>>>,
 }
 
 impl Obedient {
@@ -65,10 +67,19 @@ impl Session for Obeying {
 
     fn request(&mut self, context: &mut Context<'_>, number: u32, body: &[u8]) -> Result<(), BadMessage> {
         self.system.carried_out.lock().unwrap().push(body.to_vec());
+        if let Some(what) = self.system.attended.lock().unwrap().take() {
+            context.attend(what);
+        }
         let order = match body {
             // Answer now.
             [b'n' | b'o', ..] => {
                 context.reply(number, |out| out.extend_from_slice(&body[1..]));
+                return Ok(());
+            }
+            // Answer after a while that the worker is busy for.
+            [b'w'] => {
+                std::thread::sleep(Duration::from_millis(1));
+                context.reply(number, |_| ());
                 return Ok(());
             }
             // Answer in many bytes: so many times 64 KiB.

@@ -146,7 +146,7 @@ pub struct Node {
     /// While it is served.
     serving: Mutex<Option<Serving>>,
     attachments: Mutex<BTreeMap<u64, Arc<Attachment>>>,
-    blocks: OnceLock<Blocks>,
+    blocks: OnceLock<Arc<Blocks>>,
 }
 
 #[derive(Debug)]
@@ -297,7 +297,7 @@ impl Node {
     pub fn serve(self: &Arc<Self>, listening: Vec<Listening>, options: ServiceOptions) -> Result<Served, VerbsError> {
         let room = self.options.request_bytes_max as usize;
         let blocks = Blocks::new(room, self.options.blocks, &listening)?;
-        let _ = self.blocks.set(blocks);
+        let _ = self.blocks.set(Arc::new(blocks));
         let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
         let mut served = Served { node: self.clone(), server: None };
         {
@@ -431,7 +431,7 @@ impl Node {
         lock(&self.volumes).get(name).cloned()
     }
 
-    fn blocks(&self) -> Option<&Blocks> {
+    fn blocks(&self) -> Option<&Arc<Blocks>> {
         self.blocks.get()
     }
 

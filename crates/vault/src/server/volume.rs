@@ -1,16 +1,18 @@
 //! One volume: its device, and the thread that waits for it.
 //!
 //! Whoever has a request hands it to the device and takes what has ended, on its own thread: what is in
-//! memory costs no hand-over. What ends later is taken by the volume's thread.
+//! memory costs no hand-over. What ends later is taken by the worker that first had such a request, as
+//! long as that connection lasts: it sends its own answers without another wake-up, and hands on those
+//! of other workers. The volume's thread takes it where no worker does, and sees to times.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overside_memory::Bytes;
-use overside_service::{Context, Ticket};
+use overside_service::{Attended, Context, Going, Ticket};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::files::{PIECE_BYTES, Preset};
@@ -51,12 +53,18 @@ pub(super) struct Volume {
     /// Wakes the volume's thread.
     signal: Signal,
     stopping: AtomicBool,
+    /// Requests wait for the device.
+    is_wanted: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Core {
     store: Store,
-    fd: Option<OwnedFd>,
+    fd: Option<Arc<OwnedFd>>,
+    /// Which worker goes on when the device has ended something; none: the volume's thread does.
+    attended: Option<u64>,
+    /// How many did, ever.
+    attendances: u64,
     next: u64,
     routes: BTreeMap<u64, Route>,
     /// DISCARDs and ZEROs whose FLUSH is under way: first byte, length, whether it is a ZERO.
@@ -67,6 +75,15 @@ struct Core {
     counts: Counts,
     /// Until when the volume's thread sleeps, if it does; within, none is until it is woken.
     sleeps: Option<Option<Instant>>,
+}
+
+/// A worker that goes on when the device has ended something.
+#[derive(Debug)]
+struct Attending {
+    volume: Arc<Volume>,
+    blocks: Arc<Blocks>,
+    number: u64,
+    fd: OwnedFd,
 }
 
 /// Where its blocks are.
@@ -162,7 +179,9 @@ impl Volume {
         }
         let core = Core {
             store,
-            fd,
+            fd: fd.map(Arc::new),
+            attended: None,
+            attendances: 0,
             next: 0,
             routes: BTreeMap::new(),
             flushing: BTreeMap::new(),
@@ -187,6 +206,7 @@ impl Volume {
             clock,
             signal: Signal::new()?,
             stopping: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(false),
         })
     }
 
@@ -254,13 +274,21 @@ impl Volume {
     }
 
     /// Hands a request to the device, and answers all that has ended.
-    pub(super) fn submit(&self, work: Work, route: Route, blocks: &Blocks, context: Option<&mut Context<'_>>) {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        work: Work,
+        route: Route,
+        blocks: &Arc<Blocks>,
+        mut context: Option<&mut Context<'_>>,
+    ) {
         let mut core = lock(&self.core);
         let tag = core.next;
         core.next += 1;
         core.routes.insert(tag, route);
         core.waiting.push_back(Request { tag, work });
-        core.turn(blocks, context);
+        core.turn(blocks, context.as_deref_mut());
+        self.note(&core);
+        let attends = if context.is_some() { core.attend() } else { None };
         // Without a descriptor the volume's thread does not know that there is something to wait for.
         let unwatched = core.fd.is_none() && !core.routes.is_empty();
         // It knows of no earlier time than that which it went to sleep with.
@@ -269,6 +297,14 @@ impl Volume {
         if unwatched || oversleeps {
             self.signal.notify();
         }
+        if let (Some(context), Some((number, fd))) = (context, attends) {
+            let (volume, blocks) = (self.clone(), blocks.clone());
+            context.attend(Arc::new(Attending { volume, blocks, number, fd }));
+        }
+    }
+
+    fn note(&self, core: &Core) {
+        self.is_wanted.store(!core.routes.is_empty(), Ordering::Relaxed);
     }
 
     /// What it has carried out.
@@ -315,7 +351,9 @@ impl Volume {
             let mut core = lock(&self.core);
             core.sleeps = None;
             core.turn(blocks, None);
+            self.note(&core);
             if self.stopping.load(Ordering::Acquire) {
+                core.attended = None;
                 let now = self.clock.now();
                 let until = *until.get_or_insert(now + END_PATIENCE);
                 let is_quiet = core.routes.is_empty();
@@ -331,7 +369,7 @@ impl Volume {
                 }
             }
             let sleeps = core.store.device().arm();
-            let (due, fd) = (core.store.device().due(), core.fd.as_ref().and_then(|fd| fd.try_clone().ok()));
+            let (due, fd) = (core.store.device().due(), core.fd.clone().filter(|_| core.attended.is_none()));
             let due = [due, until].into_iter().flatten().min();
             core.sleeps = sleeps.then_some(due);
             drop(core);
@@ -390,7 +428,8 @@ impl Volume {
         let mut core = lock(&self.core);
         if let Some(device) = &device {
             // Without a descriptor, its thread looks as soon as somebody asks for something.
-            core.fd = device.fd().and_then(|fd| fd.try_clone_to_owned().ok());
+            core.fd = device.fd().and_then(|fd| fd.try_clone_to_owned().ok()).map(Arc::new);
+            core.attended = None;
         }
         core.store.slot().open(device);
         drop(core);
@@ -403,7 +442,53 @@ impl Volume {
     }
 }
 
+impl Attended for Attending {
+    fn is_wanted(&self) -> bool {
+        self.volume.is_wanted.load(Ordering::Relaxed)
+    }
+
+    fn go_on(&self) -> Going {
+        let mut core = lock(&self.volume.core);
+        if core.attended != Some(self.number) {
+            return Going::Over;
+        }
+        core.turn(&self.blocks, None);
+        self.volume.note(&core);
+        let sleeps = core.store.device().arm();
+        let oversleeps = core.wakes_too_late();
+        drop(core);
+        if oversleeps {
+            self.volume.signal.notify();
+        }
+        if sleeps { Going::Sleeps } else { Going::Again }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn leave(&self) {
+        let mut core = lock(&self.volume.core);
+        if core.attended == Some(self.number) {
+            core.attended = None;
+            drop(core);
+            self.volume.signal.notify();
+        }
+    }
+}
+
 impl Core {
+    /// The number of a worker that attends to the device from now on, where none does and something is to be waited for.
+    fn attend(&mut self) -> Option<(u64, OwnedFd)> {
+        if self.attended.is_some() || self.routes.is_empty() {
+            return None;
+        }
+        let fd = self.fd.as_ref()?.try_clone().ok()?;
+        self.attendances += 1;
+        self.attended = Some(self.attendances);
+        Some((self.attendances, fd))
+    }
+
     /// Whether the device is to be polled before the volume's thread wakes. Once: that is told to it.
     fn wakes_too_late(&mut self) -> bool {
         let Some(until) = self.sleeps else { return false };

@@ -47,6 +47,11 @@ impl Gate {
         self.signal.notify();
     }
 
+    /// Says that there is something, while there is nothing.
+    pub fn nudge(&self) {
+        self.signal.notify();
+    }
+
     /// Requests that have come to it.
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::Acquire)

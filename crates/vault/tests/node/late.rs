@@ -1,9 +1,11 @@
 //! When requests and answers come: at once, after what they promise, never, or all together.
 
 use overside_memory::{Bytes, Segment};
-use overside_service::Stepped;
+use overside_service::{Running, Stepped, SystemThreads, Threads};
 use overside_vault::server::Writes;
-use overside_volume::client::{Link, LinkOptions};
+use overside_verbs::VerbsError;
+use overside_volume::client::{Link, LinkOptions, Volume};
+use overside_volume::wire::Role;
 use overside_volume::{Completion, Request, Work, complete};
 
 use super::ends::Gate;
@@ -63,11 +65,13 @@ fn what_is_overdue_is_asked_again_over_another_connection_and_carried_out_once()
 #[test]
 fn a_client_sends_what_it_has_credits_for_and_the_rest_when_answers_come() {
     const REQUESTS: usize = 200;
-    let credits = u64::from(NodeOptions::default().requests_max);
-    for transport in TRANSPORTS {
+    // As many as the node takes, and no more than the client has receives for answers.
+    let all = [(64, u64::from(NodeOptions::default().requests_max)), (8, 8)];
+    for (transport, (receives, credits)) in TRANSPORTS.into_iter().flat_map(|one| all.map(|two| (one, two))) {
         let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
         let _served = serve(transport, &name, Box::new(device), NodeOptions::default());
-        let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+        let options = LinkOptions { receives, ..LinkOptions::default() };
+        let mut client = Link::attach(provider(transport), &name, "v", options).unwrap();
         let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
         client.submit(&mut (0..REQUESTS as u64).map(|tag| Request { tag, work: write(tag * 512) }).collect());
         // For a while after the last that may come.
@@ -78,7 +82,7 @@ fn a_client_sends_what_it_has_credits_for_and_the_rest_when_answers_come() {
             std::thread::sleep(Duration::from_millis(2));
             quiet = if gate.arrived() < credits { 0 } else { quiet + 1 };
         }
-        assert_eq!((gate.arrived(), done.len()), (credits, 0), "{transport}");
+        assert_eq!((gate.arrived(), done.len()), (credits, 0), "{transport}, {receives} receives");
         gate.open();
         while done.len() < REQUESTS {
             assert!(Instant::now() < limit, "{} of {REQUESTS} came back", done.len());
@@ -119,7 +123,8 @@ fn a_batch_of_writes_is_with_the_node_when_submit_returns() {
     }
 }
 
-/// A sleep for each would cost a wake-up for each.
+/// A sleep for each would cost a wake-up for each. The client sleeps in the kernel when the first of them comes, and its thread's
+/// own count says how often it slept.
 #[test]
 fn answers_that_come_together_are_taken_by_one_wake_up() {
     const REQUESTS: u64 = 32;
@@ -129,25 +134,111 @@ fn answers_that_come_together_are_taken_by_one_wake_up() {
         let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
         let limit = Instant::now() + PATIENCE;
         client.submit(&mut (0..REQUESTS).map(|tag| Request { tag, work: write(tag * 512) }).collect());
-        while gate.arrived() < REQUESTS || !client.arm() {
+        while gate.arrived() < REQUESTS {
             assert!(Instant::now() < limit, "requests do not arrive");
             assert_eq!(client.poll(&mut Vec::new()), 0);
         }
+        let own = Path::new("/proc").join(std::fs::read_link("/proc/thread-self").unwrap()).join("status");
+        let of_thread = |name: &str| {
+            let text = std::fs::read_to_string(&own).unwrap();
+            text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+        };
+        let slept = || of_thread("voluntary_ctxt_switches:").parse::<u64>().unwrap();
+        let (before, mut done) = (slept(), Vec::<Completion>::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !of_thread("State:").starts_with('S') {
+                    std::thread::yield_now();
+                }
+                gate.open();
+            });
+            while done.len() < REQUESTS as usize {
+                assert!(Instant::now() < limit, "answers do not come");
+                overside_volume::wait(&mut client, &SystemClock, Some(limit)).unwrap();
+                client.poll(&mut done);
+            }
+        });
+        let sleeps = slept() - before;
+        assert!((1..REQUESTS / 4).contains(&sleeps), "{transport}: {sleeps} sleeps for {REQUESTS} answers");
+    }
+}
+
+/// All threads but those of volumes.
+#[derive(Debug)]
+struct WithoutVolumes;
+
+impl Threads for WithoutVolumes {
+    fn start(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> Result<Running, VerbsError> {
+        if name.starts_with("volume-") { Ok(Running::new(|| ())) } else { SystemThreads.start(name, run) }
+    }
+}
+
+fn client(transport: &str, name: &str, role: Role) -> Volume {
+    Link::attach(provider(transport), name, "v", LinkOptions { role, ..LinkOptions::default() }).unwrap()
+}
+
+fn read() -> Work {
+    Work::Read { at: 0, length: 512, into: Segment::private(4096).unwrap().carve(4096).pop().unwrap() }
+}
+
+/// Submits it, and waits until `arrived` requests are with the device.
+fn ask(client: &mut Volume, gate: &Gate, arrived: u64) {
+    client.submit(&mut [Request { tag: arrived, work: read() }].into());
+    let limit = Instant::now() + PATIENCE;
+    while gate.arrived() < arrived {
+        assert!(Instant::now() < limit, "the request does not arrive");
+        assert_eq!(client.poll(&mut Vec::new()), 0);
+        std::thread::yield_now();
+    }
+}
+
+fn answered(client: &mut Volume) {
+    let (limit, mut done) = (Instant::now() + Duration::from_secs(10), Vec::new());
+    while client.poll(&mut done) == 0 {
+        assert!(Instant::now() < limit, "no answer comes");
+        overside_volume::wait(client, &SystemClock, Some(limit)).unwrap();
+    }
+    assert_eq!(done[0].result, Ok(()));
+}
+
+/// Its worker has slept, and takes what the device has ended by itself.
+#[test]
+fn what_ends_later_is_answered_without_another_thread() {
+    for transport in TRANSPORTS {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
+        node.add("v", Box::new(device)).unwrap();
+        let listening = Listening::open(provider(transport), &[&name]).unwrap();
+        let threads = Arc::new(WithoutVolumes);
+        let options = ServiceOptions { workers: 1, threads, ..ServiceOptions::default() };
+        let _served = node.serve(vec![listening], options).unwrap();
+        let mut client = client(transport, &name, Role::Writer);
+        ask(&mut client, &gate, 1);
+        std::thread::sleep(Duration::from_millis(50));
         gate.open();
-        // The client sleeps from before the first answer until after the last.
-        while gate.done.lock().unwrap().len() < REQUESTS as usize {
-            assert!(Instant::now() < limit, "requests are not carried out");
+        answered(&mut client);
+    }
+}
+
+/// Others go on with what the device still has.
+#[test]
+fn what_ends_after_the_client_that_asked_first_has_gone_is_answered() {
+    for transport in TRANSPORTS {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let served = serve(transport, &name, Box::new(device), NodeOptions::default());
+        let [mut first, mut second] = [(), ()].map(|()| client(transport, &name, Role::Reader));
+        ask(&mut first, &gate, 1);
+        // The volume's thread looks, and leaves the device to the worker from then on.
+        gate.nudge();
+        std::thread::sleep(Duration::from_millis(50));
+        ask(&mut second, &gate, 2);
+        drop(first);
+        let limit = Instant::now() + PATIENCE;
+        while served.service().connections > 1 {
+            assert!(Instant::now() < limit, "its connection does not end");
             std::thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(200));
-        let (mut wakes, mut done) = (0, Vec::<Completion>::new());
-        while done.len() < REQUESTS as usize {
-            assert!(Instant::now() < limit, "answers do not come");
-            overside_volume::wait(&mut client, &SystemClock, Some(limit)).unwrap();
-            client.poll(&mut done);
-            wakes += 1;
-        }
-        // One, unless this machine keeps the node from its processors for so long.
-        assert!(wakes < REQUESTS / 4, "{transport}: {wakes} wake-ups for {REQUESTS} answers");
+        gate.open();
+        answered(&mut second);
     }
 }
