@@ -400,7 +400,7 @@ impl<D: Device> Cache<D> {
                 // It is there already, and keeps little else.
                 Some(from.slice(offset..offset + bytes as usize))
             } else {
-                self.composed(block, at, from)
+                self.composed(block, at, from, is_whole)
             };
             match new {
                 Some(new) => self.keep(block, new),
@@ -410,10 +410,11 @@ impl<D: Device> Cache<D> {
     }
 
     /// A block with what was written over it, in memory of its own.
-    fn composed(&mut self, block: u64, at: u64, from: &Bytes) -> Option<Bytes> {
+    fn composed(&mut self, block: u64, at: u64, from: &Bytes, is_whole: bool) -> Option<Bytes> {
         let mut buffer = self.pool.take()?;
         let (start, length) = (block * self.block, self.bytes_of(block) as usize);
-        if let Some(old) = self.blocks.get(&block) {
+        // Of a block that is written whole nothing old is left.
+        if let Some(old) = self.blocks.get(&block).filter(|_| !is_whole) {
             buffer[..length].copy_from_slice(&old[..length]);
         }
         copy(from, at, start, &mut buffer[..length]);
