@@ -328,9 +328,9 @@ mod tests {
             serde_json::json!({"series": series, "x": x, "rounds": {"bytes": [1000, 1000, 1000], "wall_ns": [1000, 1000, 1000],
                 "requests": [1, 1, 1], "sender_ns": [work, work, work], "sender_poll_ns": [0, 0, 0]}})
         };
-        let mut points: Vec<_> = [0, 1, 4, 32].map(|x| place("page and deltas 128 B", x, work)).into();
-        points.extend([0, 32].map(|x| place("page and deltas 1024 B", x, work)));
-        points.push(place("scattered 128 B", 4, 100));
+        let mut points: Vec<_> = [0, 1, 4, 32].map(|x| place("page and deltas 128 B, 15 clients", x, work)).into();
+        points.extend([0, 32].map(|x| place("page and deltas 1024 B, 15 clients", x, work)));
+        points.push(place("scattered 128 B, 15 clients", 4, 100));
         let bars = serde_json::json!([{"name": "work", "wanted": 2.0, "ratio": {"median": 3.0, "low": 2.5, "high": 3.5, "rounds": 9}}]);
         let figure = serde_json::json!({"figure": "delta", "points": points, "bars": bars});
         serde_json::json!({"format": 1, "commit": "0a1b2c3d", "date": "2026-11-25", "quick": false, "machine": {}, "figure": figure})
@@ -409,7 +409,7 @@ mod tests {
         let cases = [
             (&whole[..200], "cut short"),
             (&whole.replace("\"format\":1", "\"format\":2"), "of version 2"),
-            (&whole.replace("scattered", "strewn"), "lacks the series `scattered 128 B` at 4"),
+            (&whole.replace("scattered", "strewn"), "lacks the series `scattered 128 B, 15 clients` at 4"),
             (&whole.replace("\"quick\":false", "\"quick\":true"), "a quick run"),
             (&whole.replace("\"wanted\"", "\"asked\""), "a bar is not whole"),
         ];

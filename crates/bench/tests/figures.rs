@@ -57,7 +57,7 @@ fn a_figure_has_its_points_and_its_page() {
     let json = serde_json::to_value(&figures.figures[0]).expect("figures are plain data");
     assert_eq!((json["figure"].as_str(), json["provider"].as_str()), (Some("delta"), Some("shm")));
     let points = json["points"].as_array().expect("a list");
-    assert_eq!(points.len(), 6 * 2 * 4);
+    assert_eq!(points.len(), 6 * 2 * 4 * 2);
     for point in points {
         for figure in ["bytes_per_s", "sender_cpu_ns_per_byte", "limit_bytes_per_s"] {
             assert!(point[figure].as_f64().is_some_and(|value| value > 0.0), "{figure} of {point}");

@@ -136,9 +136,9 @@ mod tests {
                 "bytes": [bytes, bytes, bytes], "wall_ns": [1e9, 1e9, 1e9], "requests": [9, 9, 9],
                 "sender_ns": [work, work, work], "sender_poll_ns": [0, 0, 0]}})
         };
-        let page = [0, 1, 4, 32].map(|x| place("page and deltas 128 B", x, 1e9 * faster, 1e6 * faster));
-        let large = [0, 32].map(|x| place("page and deltas 1024 B", x, 1e9, 1e6));
-        let scattered = [place("scattered 128 B", 4, 1e9, 1e7)];
+        let page = [0, 1, 4, 32].map(|x| place("page and deltas 128 B, 15 clients", x, 1e9 * faster, 1e6 * faster));
+        let large = [0, 32].map(|x| place("page and deltas 1024 B, 15 clients", x, 1e9, 1e6));
+        let scattered = [place("scattered 128 B, 15 clients", 4, 1e9, 1e7)];
         let points: Vec<Value> = page.into_iter().chain(large).chain(scattered).collect();
         json!({"figure": "delta", "points": points})
     }
@@ -221,7 +221,7 @@ mod tests {
         let error = kept.judge("f.json").unwrap_err();
         assert_eq!(
             error,
-            "f.json: delta lacks the series `scattered 128 B` at 4, which TC-C01 asks for; measure it again"
+            "f.json: delta lacks the series `scattered 128 B, 15 clients` at 4, which TC-C01 asks for; measure it again"
         );
     }
 }

@@ -194,3 +194,17 @@ fn every_place_in_a_list_is_where_the_walk_comes_to_it() {
         }
     }
 }
+
+/// Beside what it sends, a shuffle's region has a bit a row: little for two destinations, an eighth for 32 (DR-M53).
+#[test]
+fn a_description_adds_a_bit_a_row() {
+    let rows = 1u64 << 16;
+    let columns: Vec<Column> = (0..4).map(|column| Column::dense(column * rows * 8, 8)).collect();
+    let added = |destinations: u64| {
+        let to = |row: u64| (row.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % destinations;
+        let shape = Shape::bitmapped(&columns, &Bitmap::of(rows, |row| to(row) == 0), Order::Rows).unwrap();
+        shape.description_bytes() as f64 / shape.bytes() as f64
+    };
+    assert!((0.007..0.009).contains(&added(2)), "{}", added(2));
+    assert!((0.11..0.14).contains(&added(32)), "{}", added(32));
+}

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use overside_vault::fronts::fuse::{FuseError, FuseMount, FuseOptions, FuseServer};
+use overside_vault::fronts::fuse::{FuseError, FuseMount, FuseServer};
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{Completion, Device, Geometry, MemoryDevice, Request, Work};
@@ -33,7 +33,7 @@ impl Served {
         let path = folder.path().join("volume");
         match FuseMount::new(&path, device.geometry().read_only) {
             Ok(mount) => {
-                let server = FuseServer::new(mount, device, SystemClock::handle(), FuseOptions::default()).unwrap();
+                let server = FuseServer::new(mount, device, SystemClock::handle()).unwrap();
                 // Where a test of one way is meant, the other one must not pass for it.
                 let meant = std::env::var("OVERSIDE_FUSE_BY").is_ok_and(|by| by == "io_uring");
                 assert!(!meant || server.is_by_io_uring(), "not by io_uring");

@@ -13,6 +13,7 @@ mod digest;
 mod durability;
 mod figure;
 pub mod gather;
+mod ibv_bench;
 mod messages;
 mod mixed;
 mod oltp;
@@ -152,9 +153,13 @@ pub fn run(options: &Options) -> Result<Figures> {
         trace: options.trace.as_deref(),
     };
     let machine = Machine::here();
-    let (measured, failed) = all(&names, &setting, |figure| match &mut keep {
-        Some(keep) => keep.keep(figure, &machine).map(drop),
-        None => Ok(()),
+    let (measured, failed) = all(&names, &setting, |figure| match (&mut keep, results::lacking(figure)) {
+        (Some(_), Some(lacking)) => {
+            progress.tell(&format!("{lacking}: the house rules would refuse its results, so they are not kept"));
+            Ok(())
+        }
+        (Some(keep), None) => keep.keep(figure, &machine).map(drop),
+        (None, _) => Ok(()),
     })?;
     let figures = Figures { figures: measured, machine, took_s: start.elapsed().as_secs_f64() };
     let written = report::write(&report, &page::html(&figures, options));

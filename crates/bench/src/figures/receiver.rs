@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use overside::{
     memory::{Segment, Window},
     transfer::{Bundle, Ended, Endpoint, Ring, RingOptions},
-    verbs::{Access, Memory, Opcode, QueuePair, RemoteToken, Status, WorkCompletion},
+    verbs::{Access, AtomicScope, Memory, Opcode, QueuePair, RemoteToken, Status, WorkCompletion},
 };
 use std::{
     io::{self, ErrorKind, Read},
@@ -231,6 +231,10 @@ impl Receiver {
             }
             let mut readable = Segment::shared(bytes)?.carve(bytes).pop().context("nothing to offer")?;
             readable.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 64) as u8);
+            let written = match self.endpoint.capabilities().atomics {
+                AtomicScope::None => Access::REMOTE_WRITE,
+                AtomicScope::Device | AtomicScope::Cpu => Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            };
             let mut registered = |memory: Memory, access| -> Result<(Memory, RemoteToken)> {
                 let token = self.endpoint.register(memory.clone(), access)?;
                 Ok((memory, token))
@@ -238,7 +242,7 @@ impl Receiver {
             self.offered = Some(Offered {
                 bytes,
                 readable: registered(Memory::Segment(readable.segment().clone()), Access::REMOTE_READ)?,
-                writable: registered(Memory::Window(Arc::new(Window::new(bytes)?)), Access::REMOTE_WRITE)?,
+                writable: registered(Memory::Window(Arc::new(Window::new(bytes)?)), written)?,
             });
         }
         let tokens = self.offered.as_ref().map(|offered| (offered.readable.1, offered.writable.1));

@@ -83,6 +83,13 @@ impl Keep {
     }
 }
 
+/// What a claim asks of a figure that it does not have: programs may be missing here.
+pub(super) fn lacking(figure: &Figure) -> Option<String> {
+    let all = figure.claims.iter().map(|claim| &claim.judgement);
+    let (claim, lacks) = all.filter_map(|judgement| Some((judgement.claim, judgement.lacks()?))).next()?;
+    Some(format!("{lacks}, which {claim} asks for"))
+}
+
 fn git(arguments: &[&str]) -> Result<String> {
     let output = Command::new("git").args(arguments).output().context("results name a commit, and there is no git")?;
     if !output.status.success() {
@@ -144,7 +151,9 @@ mod tests {
             figure.points.push(Point::of(series, x, vec![sample; 5], &[]));
         }
         figure.bars.push(Bar::at_least("b", 1.0, crate::measure::Ratio::of(&[2.0; 5])));
+        assert_eq!(lacking(&figure), None);
         figure.judge().unwrap();
+        assert_eq!(lacking(&figure), None);
         let machine = Machine { processor: "Intel(R) Xeon(R) @ 2.0".into(), cores: 2, ..Machine::here() };
         let keep = || Keep { folder: folder.clone(), commit: "0a1b2c3d".into(), date: "2026-11-25".into(), own: None };
         let mut run = keep();
@@ -163,6 +172,14 @@ mod tests {
         assert!(fresh.iter().all(|(_, says)| says.text() == "agrees"), "{fresh:?}");
         assert_eq!(kept.bars("verbs.json").unwrap()[0].verdict.text(), "met");
         let _ = fs::remove_dir_all(folder);
+    }
+
+    #[test]
+    fn what_a_claim_asks_for_in_vain_is_said() {
+        let mut figure = Figure::new("messages", "shm", "");
+        figure.judge().unwrap();
+        let said = lacking(&figure).unwrap();
+        assert!(said.starts_with("messages lacks the series `") && said.ends_with("which RS-C06 asks for"), "{said}");
     }
 
     #[test]

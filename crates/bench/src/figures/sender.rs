@@ -323,7 +323,12 @@ impl Sender {
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn one_by_one(&mut self, next: &mut dyn FnMut() -> Result<WorkRequest>, slice_ns: u64) -> Result<f64> {
+    pub fn one_by_one(
+        &mut self,
+        next: &mut dyn FnMut() -> Result<WorkRequest>,
+        completed: &mut dyn FnMut(WorkCompletion),
+        slice_ns: u64,
+    ) -> Result<f64> {
         let begun = self.begin(false)?;
         let (pair, mut done, mut times) = (self.pairs[0], Vec::new(), Vec::new());
         while elapsed_ns(begun.start) < slice_ns {
@@ -336,7 +341,7 @@ impl Sender {
                         self.watch()?;
                     }
                 }
-                settle(&mut done, &mut drop)?;
+                settle(&mut done, completed)?;
             }
             times.push(elapsed_ns(posted_ns) as f64);
         }

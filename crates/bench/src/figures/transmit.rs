@@ -279,7 +279,7 @@ fn one(
 }
 
 /// What the first messages came to at every receiver, outside of any timing: digest and messages.
-fn check(sender: &mut Sender, side: &mut Transmit) -> Result<Vec<(u64, u64)>> {
+pub(super) fn check(sender: &mut Sender, side: &mut Transmit) -> Result<Vec<(u64, u64)>> {
     let (_, answers) = sender.run(side, Until::Requests(CHECKED), true)?;
     Ok(answers.iter().map(|answer| (answer.digest, answer.messages)).collect())
 }

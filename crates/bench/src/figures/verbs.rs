@@ -5,6 +5,7 @@ use super::{
     charts::{Curve, Curves, curves},
     digest::Digest,
     figure::{Figure, Point},
+    ibv_bench,
     receiver::Command,
     records::{Records, Ring},
     sender::{Next, Sample, Sender, Side, Until},
@@ -103,6 +104,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
             one(setting, &mut sender, &mut figure, *size, sides)?;
         }
     }
+    ibv_bench::measure(setting, &mut sender, &region, &mut figure)?;
     tell(&mut figure, setting, sizes);
     Ok(figure)
 }
@@ -175,7 +177,8 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>, sizes: &[usize]) {
     figure.text = format!(
         "One process posts requests of each opcode, with gather lists of 1 to {} records scattered over {} MiB. A READ names one \
          range of the peer's memory, so it is a single point. Over shared memory the receiver executes a SEND, the initiator a \
-         WRITE or READ.",
+         WRITE or READ. Last come the rows of ibv-bench, as that bench names them: records packed first or gathered, over an RDMA \
+         device in each length of list that it has.",
         figure.points.iter().map(|point| point.x).max().unwrap_or(1),
         setting.region_bytes() >> 20
     );

@@ -109,7 +109,7 @@ pub(super) const RULES: &[Rule] = &[
         &[
             ratio("8 KiB, 40 % hits: over a local disk", Recorded, at(HITS, 40), at(NO_NODE, 0), AtMost(0.7)),
             part("more hits: over fewer, from none to all", Of::Named(more_hits), AtMost(1.0)),
-            beside("no hits: over a local disk", HITS, NO_NODE, 0, AtLeast(1.0)),
+            beside("without cache: over a local disk", READ, LOCAL_READ, 8192, AtLeast(1.0)),
         ],
     ),
     rule(

@@ -6,7 +6,7 @@ use crate::{
     verdict::{Of, Part, Rule, Wanted},
 };
 use Metric::Recorded;
-use Wanted::AtLeast;
+use Wanted::{AtLeast, Within};
 
 pub(super) const RULES: &[Rule] = &[
     rule(
@@ -39,6 +39,14 @@ pub(super) const RULES: &[Rule] = &[
         )],
     ),
     rule(
+        "VI-C23",
+        // 20 % and 9 %, by less than the root of two: a share that does not fall from one to the other cannot be both.
+        &[
+            of_its_time("the node's work over a read's time, 2 KiB", 2048, Within(0.142, 0.282)),
+            of_its_time("… 8 KiB", 8192, Within(0.064, 0.127)),
+        ],
+    ),
+    rule(
         "VI-C27",
         // Too much: half as much again.
         &[ratio(
@@ -53,6 +61,10 @@ pub(super) const RULES: &[Rule] = &[
 
 const ASLEEP: &str = "a read, p50 ns: native, asleep";
 const ASLEEP_CPU: &str = "a read, client's CPU ns: native, asleep";
+
+const fn of_its_time(says: &'static str, bytes: u64, bar: Wanted) -> Part {
+    part(says, Of::Value(Recorded, at("a read, node's work over its time: native, asleep", bytes)), bar)
+}
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "clients", parts }

@@ -1,4 +1,4 @@
-//! to-copy's figure 6 and §5.4 to §5.5: pages with deltas behind them, and what their consolidation costs.
+//! to-copy's figure 6 and §5.4 to §5.5: pages with deltas behind them, sent to 15 clients, and what their consolidation costs.
 
 use super::{ANYWHERE, at, part, ratio};
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
 use Metric::{Rate, Recorded, Requests, Work, WorkEach, Working};
 use Wanted::{AtLeast, AtMost, Within};
 
-const PAGE: &str = "page and deltas 128 B";
-const PAGE_1024: &str = "page and deltas 1024 B";
-const SCATTERED: &str = "scattered 128 B";
+const PAGE: &str = "page and deltas 128 B, 15 clients";
+const PAGE_1024: &str = "page and deltas 1024 B, 15 clients";
+const SCATTERED: &str = "scattered 128 B, 15 clients";
 
 /// 5.7 over 3.4 GB/s.
 const FASTER: Part = ratio(

@@ -61,6 +61,16 @@ pub(super) const RULES: &[Rule] = &[
         ],
     ),
     rule(
+        "RS-C04",
+        &[ratio(
+            "a word of the peer's: FETCH_ADD over WRITE, post to completion",
+            Recorded,
+            at("a word, ns: FETCH_ADD", 8),
+            at("a word, ns: WRITE", 8),
+            AtLeast(1.0),
+        )],
+    ),
+    rule(
         "TC-C26",
         // A read and a write of every byte. Counted, so exact.
         &[

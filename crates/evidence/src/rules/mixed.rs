@@ -23,9 +23,9 @@ pub(super) const RULES: &[Rule] = &[
         "TH-C16",
         &[
             part("gets beside scans in each mode: p99 over undisturbed", Of::Named(gets_disturbed), AtLeast(1.0)),
-            part("… over those beside a thread that only computes", Of::Named(gets_by_transfers), AtLeast(1.0)),
+            part("… over those beside threads that only compute", Of::Named(gets_by_transfers), AtLeast(1.0)),
             part("puts beside scans in each mode: p99 over undisturbed", Of::Named(puts_disturbed), AtLeast(1.0)),
-            part("… over those beside a thread that only computes", Of::Named(puts_by_transfers), AtLeast(1.0)),
+            part("… over those beside threads that only compute", Of::Named(puts_by_transfers), AtLeast(1.0)),
         ],
     ),
     rule(

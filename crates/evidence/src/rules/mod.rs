@@ -14,6 +14,7 @@ mod oltp;
 mod policies;
 mod scans;
 mod shuffle;
+mod sockets;
 mod targets;
 mod transmit;
 mod verbs;
@@ -35,6 +36,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         mixed::RULES,
         scans::RULES,
         costs::RULES,
+        sockets::RULES,
         blocks::RULES,
         policies::RULES,
         clients::RULES,

@@ -167,10 +167,11 @@ fn verdict(points: &[Value], claim: &str) -> (Says, String) {
 
 /// The paper's server sends to 15 clients in every experiment: no part reads the curves of one client.
 #[test]
-fn what_is_asked_of_transmit_is_asked_of_15_clients() {
+fn what_is_asked_of_transmit_and_delta_is_asked_of_15_clients() {
     let mut made = Made(SplitMix(1));
-    for (claim, part) in transmit::RULES.iter().flat_map(|rule| rule.parts.iter().map(|part| (rule.claim, part))) {
-        let mut figure = Measured { figure: "transmit".to_owned(), places: Vec::new() };
+    let asked = rules().filter(|rule| ["transmit", "delta"].contains(&rule.figure));
+    for (claim, part) in asked.flat_map(|rule| rule.parts.iter().map(|part| (rule.claim, part))) {
+        let mut figure = Measured::default();
         for _ in 0..200 {
             let Err(lack) = part.of.readings(&figure) else { break };
             assert!(lack.series.ends_with(", 15 clients"), "{claim}, {}: {lack}", part.says);
@@ -276,6 +277,37 @@ fn copies_that_add_one_read_differ_from_twice_the_rate() {
         judge(&figure).unwrap().iter().find(|one| one.claim == "TC-C26").unwrap().verdict
     };
     assert_eq!((said(2.0), said(1.0), said(3.0)), (Says::Agrees, Says::Differs, Says::Differs));
+}
+
+/// Twice the transactions are not 70 % more of them, and half as many more are not 1.56 times.
+#[test]
+fn transactions_that_gain_more_or_less_than_stated_differ() {
+    let said = |gain: f64| {
+        let rate = |of: &str, side: &str, value: f64| json!({"series": format!("{of}, per s: {side}"), "x": 0, "rounds": {"value": vec![value; 5]}});
+        let pair =
+            |of: &str, family: &str| [rate(of, family, 1e3), rate(of, &format!("{family}, library"), 1e3 * gain)];
+        let all = [
+            pair("pgbench TPC-B, prepared, 1 client", "Unix socket"),
+            pair("psql replays a session of pgbench", "TCP"),
+        ];
+        let judged = judge(&json!({"figure": "sockets", "measured": all.as_flattened()})).unwrap();
+        judged.iter().map(|judgement| judgement.verdict).collect::<Vec<_>>()
+    };
+    // RS-C02, RS-C13.
+    assert_eq!(said(1.7), [Says::Agrees, Says::Agrees]);
+    assert_eq!(said(1.3), [Says::Differs, Says::Differs]);
+    assert_eq!(said(2.0), [Says::Differs, Says::Differs]);
+}
+
+/// An atomic that takes less than a plain operation is not slower.
+#[test]
+fn an_atomic_that_is_faster_than_a_write_differs() {
+    let said = |add: f64| {
+        let word = |of: &str, ns: f64| json!({"series": format!("a word, ns: {of}"), "x": 8, "rounds": {"value": vec![ns; 5]}});
+        let figure = json!({"figure": "costs", "measured": [word("WRITE", 1000.0), word("FETCH_ADD", add)]});
+        judge(&figure).unwrap().iter().find(|one| one.claim == "RS-C04").unwrap().verdict
+    };
+    assert_eq!((said(1500.0), said(900.0)), (Says::Agrees, Says::Differs));
 }
 
 /// Where gathering rows through an index is faster, copying them out is not.
@@ -416,7 +448,7 @@ fn a_node_that_does_not_do_what_the_paper_says_differs() {
     for (claim, series, x, value) in [
         ("VI-C18", "hits, ns: node", 40, 4.8e6),
         ("VI-C18", "hits, ns: node", 80, 3.8e6),
-        ("VI-C18", "hits, ns: node", 0, 5.9e6),
+        ("VI-C18", "cache off, a read, ns: node", 8192, 5.9e6),
         ("VI-C19", "five disks, bytes/s: no hits", 65536, 4e7),
         ("VI-C19", "five disks, bytes/s: 80 % hits", 8192, 8e6),
         ("VI-C19", "five disks, bytes/s: 80 % hits", 65536, 6e7),
@@ -523,7 +555,7 @@ fn a_trace_that_suits_lru_differs() {
 /// through the kernel that costs less than the native one.
 #[test]
 fn clients_that_are_not_as_the_paper_has_them_differ() {
-    let said = |values: [f64; 6]| {
+    let said = |values: [f64; 8]| {
         let series = [
             ("a read, p50 ns: native, asleep", 8192),
             ("a read, p50 ns: bare transport", 8192),
@@ -531,6 +563,8 @@ fn clients_that_are_not_as_the_paper_has_them_differ() {
             ("a read, client's CPU ns: native, asleep", 8192),
             ("a read, p50 ns: node's front", 8192),
             ("a read, client's CPU ns: node's front", 8192),
+            ("a read, node's work over its time: native, asleep", 2048),
+            ("a read, node's work over its time: native, asleep", 8192),
         ];
         let place = |((series, x), value): ((&str, u64), f64)| json!({"series": series, "x": x, "rounds": {"value": vec![value; 5]}});
         let all: Vec<Value> = series.into_iter().zip(values).map(place).collect();
@@ -538,9 +572,14 @@ fn clients_that_are_not_as_the_paper_has_them_differ() {
         judged.iter().map(|judgement| judgement.verdict).collect::<Vec<_>>()
     };
     use Says::{Agrees, Differs};
-    assert_eq!(said([2e4, 1e4, 2e4, 1e4, 3e4, 3e4]), [Agrees; 3]);
-    assert_eq!(said([0.9e4, 1e4, 1e4, 1e4, 0.8e4, 3e4]), [Differs; 3]);
-    assert_eq!(said([2e4, 1e4, 2e4, 1e4, 3e4, 0.9e4]), [Differs, Agrees, Agrees]);
+    // VI-C05, VI-C20, VI-C23, VI-C27.
+    assert_eq!(said([2e4, 1e4, 2e4, 1e4, 3e4, 3e4, 0.2, 0.09]), [Agrees; 4]);
+    assert_eq!(said([0.9e4, 1e4, 1e4, 1e4, 0.8e4, 3e4, 0.5, 0.4]), [Differs; 4]);
+    assert_eq!(said([2e4, 1e4, 2e4, 1e4, 3e4, 0.9e4, 0.2, 0.09]), [Differs, Agrees, Agrees, Agrees]);
+    // A node whose share does not fall with longer reads.
+    for same in [0.09, 0.13, 0.2] {
+        assert_eq!(said([2e4, 1e4, 2e4, 1e4, 3e4, 3e4, same, same])[2], Differs);
+    }
 }
 
 /// Half of what consolidations cost is seen where chains of 16 have half as many of them. They cost no more than the whole update.

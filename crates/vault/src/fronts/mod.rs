@@ -5,3 +5,4 @@ pub mod nbd;
 mod room;
 mod routed;
 pub mod ublk;
+mod wakes;

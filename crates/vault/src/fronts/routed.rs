@@ -1,12 +1,8 @@
 //! A device, and for whom each request under way is.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
 
-use overside_verbs::VerbsError;
-use overside_verbs::watch::failed;
 use overside_volume::{Completion, Device, DeviceError, Request, Work};
-use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::room::Room;
@@ -77,9 +73,4 @@ pub(super) fn errno_of(error: DeviceError) -> Errno {
         DeviceError::NoMemory => Errno::NOMEM,
         DeviceError::Failed | DeviceError::Corrupt | DeviceError::Unreachable => Errno::IO,
     }
-}
-
-/// The set wakes when there is something to read; `token` says where.
-pub(super) fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), VerbsError> {
-    epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
 }

@@ -96,7 +96,8 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     ensure!(after == before, "{} blocks were not in the node's cache, which holds them all", after - before);
     drop(sides);
     drop(attached);
-    by_processors(setting, figure, &node)
+    drop(node);
+    by_processors(setting, figure)
 }
 
 /// A node whose cache holds all of its volume.
@@ -282,23 +283,24 @@ impl Local {
     }
 }
 
-/// A node that has one processor, which is not its client's, beside one that has two.
-fn by_processors(setting: &Setting<'_>, figure: &mut Figure, two: &Node) -> Result<()> {
+/// Two nodes alike, pinned to one processor and to two: not the client's, where there are others.
+fn by_processors(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     let seats = messages::PLACES[0].take()?;
-    let one = seats.across(|| Node::start(cached_order()))?;
-    one.fill(VOLUME, BYTES)?;
-    let side = |node: &Node| -> Result<Side> {
+    let node = |processors: usize| -> Result<(Side, Node)> {
+        let node = seats.on(processors, || Node::start(cached_order()))?;
+        node.fill(VOLUME, BYTES)?;
         let client = node.client("shm", VOLUME, Role::Reader, LONGEST)?.polling(POLLS_NS);
-        Ok(Side::new("shm", End::Volume(client), node.pid()))
+        let mut side = Side::new("shm", End::Volume(client), node.pid());
+        side.prepare(node.pid())?;
+        Ok((side, node))
     };
-    let mut sides = [side(&one)?, side(two)?];
-    sides[0].prepare(one.pid())?;
+    let mut nodes = [node(1)?, node(2)?];
     let (sizes, rounds) = (sizes(setting), setting.rounds());
     let mut done = 0;
     let samples = alternate(2 * sizes.len(), rounds, |at, round| {
         done += 1;
         setting.progress.part("blocks: processors of the node", done, 2 * rounds * sizes.len());
-        sides[at % 2].reads(sizes[at / 2], 1, slice(setting) / 2, round as u64)
+        nodes[at % 2].0.reads(sizes[at / 2], 1, slice(setting) / 2, round as u64)
     })?;
     for (at, stretches) in samples.iter().enumerate() {
         let name = ["one processor", "two processors"][at % 2];

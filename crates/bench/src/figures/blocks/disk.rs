@@ -7,7 +7,7 @@ use super::{
     node::{Node, Order},
 };
 use crate::{
-    figures::{Setting, figure::Figure, tables::clients::scattered},
+    figures::{Setting, figure::Figure, tables::clients::Random},
     measure::{alternate, elapsed_ns, now_ns},
 };
 use anyhow::Result;
@@ -15,14 +15,7 @@ use overside::volume::wire::Role;
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("blocks: without a cache");
-    let volumes = [
-        (ONE, Disks::One),
-        (FIVE, Disks::Stripes(5)),
-        (FIVE_CUT, Disks::Stripes(5)),
-        (RAID[0].1, Disks::Parity(10)),
-        (RAID[1].1, Disks::Parity(10)),
-        (RAID[2].1, Disks::Parity(10)),
-    ];
+    let volumes = [(ONE, Disks::One), (FIVE, Disks::Stripes(5)), (PARITY, Disks::Parity(10))];
     let mut node = Node::start(Order {
         volumes: volumes.map(|(name, disks)| (name.to_owned(), disks)).into(),
         request_bytes_max: WHOLE,
@@ -56,7 +49,7 @@ fn by_size(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()
         setting.progress.part("blocks: without a cache, by size", done, 4 * rounds * sizes.len());
         let bytes = sizes[at / 4];
         let asked = Asked { writes: at % 4 / 2 == 1, bytes, depth: 1 };
-        Ok::<_, anyhow::Error>(clients[at % 2].places_after(asked, &places(bytes, round, count))?.mean())
+        Ok::<_, anyhow::Error>(clients[at % 2].places_after(asked, &places(DISK_BYTES, bytes, round, count))?.mean())
     })?;
     for (at, values) in samples.into_iter().enumerate() {
         let kind = ["read", "write"][at % 4 / 2];
@@ -79,7 +72,7 @@ fn by_depth(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<(
         done += 1;
         setting.progress.part("blocks: without a cache, by depth", done, 2 * rounds * asked.len());
         let (writes, depth) = asked[at / 2];
-        let places = places(BLOCK_BYTES, round, count);
+        let places = places(DISK_BYTES, BLOCK_BYTES, round, count);
         let asked = Asked { writes, bytes: BLOCK_BYTES, depth };
         Ok::<_, anyhow::Error>(clients[at % 2].places_after(asked, &places)?.per_s())
     })?;
@@ -98,7 +91,8 @@ fn shares(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()>
     let count = if setting.quick { 12 } else { 100 };
     let samples = alternate(2, setting.rounds(), |side, round| -> Result<f64> {
         let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: [2, 10][side] };
-        let places = places(BLOCK_BYTES, round, count * [1, 5][side]);
+        let disks = [1, 5][side];
+        let places = places(disks * DISK_BYTES, BLOCK_BYTES, round, count * disks);
         let (before, start) = (node.cpu()?, now_ns());
         clients[side].places(asked, &places)?;
         Ok((node.cpu()? - before) as f64 / elapsed_ns(start) as f64)
@@ -111,15 +105,13 @@ fn shares(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()>
 
 /// A long read of five disks in stripes, cut by the client or by the node.
 fn stripes(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()> {
-    let mut clients = [
-        node.client("shm", FIVE_CUT, Role::Reader, STRIPE_BYTES as u32)?,
-        node.client("shm", FIVE, Role::Reader, WHOLE)?,
-    ];
+    let mut clients =
+        [node.client("shm", FIVE, Role::Reader, STRIPE_BYTES as u32)?, node.client("shm", FIVE, Role::Reader, WHOLE)?];
     let bytes = 10 * STRIPE_BYTES as usize;
     let count = if setting.quick { 3 } else { 20 };
     let samples = alternate(2, setting.rounds(), |side, round| {
         let asked = Asked { writes: false, bytes, depth: 1 };
-        Ok::<_, anyhow::Error>(clients[side].places_after(asked, &places(bytes, round, count))?.mean())
+        Ok::<_, anyhow::Error>(clients[side].places_after(asked, &places(5 * DISK_BYTES, bytes, round, count))?.mean())
     })?;
     for (name, values) in ["at most 64 KiB", "all at once"].into_iter().zip(samples) {
         figure.record(format!("five disks, a read, ns: {name}"), bytes as u64, values);
@@ -131,8 +123,8 @@ fn stripes(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()
 fn parity(setting: &Setting<'_>, figure: &mut Figure, node: &mut Node) -> Result<()> {
     let (local, local_ios) = Disks::Parity(10).open()?;
     let mut clients = vec![Client::over(local)];
-    for (_, volume, bytes_max) in RAID {
-        clients.push(node.client("shm", volume, Role::Writer, bytes_max)?);
+    for (_, bytes_max) in RAID {
+        clients.push(node.writer("shm", PARITY, bytes_max, GROUP)?);
     }
     let row = 9 * STRIPE_BYTES;
     let sizes: Vec<u64> = if setting.quick {
@@ -147,22 +139,21 @@ fn parity(setting: &Setting<'_>, figure: &mut Figure, node: &mut Node) -> Result
         done += 1;
         setting.progress.part("blocks: RAID 5", done, rounds * kinds * sizes.len());
         let (side, bytes) = (at % kinds, sizes[at / kinds]);
-        let rows = DISK_BYTES / STRIPE_BYTES - 2;
-        let places: Vec<u64> = (0..count).map(|number| scattered(round as u64 * count + number, rows) * row).collect();
+        let places = places(9 * DISK_BYTES - row, row as usize, round, count);
         let mut counts = || match side {
             0 => Ok(local_ios.counts()),
-            _ => node.ios(RAID[side - 1].1),
+            _ => node.ios(PARITY),
         };
         let before = counts()?;
         let asked = Asked { writes: true, bytes: bytes as usize, depth: 1 };
-        let mean = clients[side].places(asked, &places)?.mean();
+        let mean = clients[side].places_after(asked, &places)?.mean();
         let after = counts()?;
         (0..2).for_each(|kind| ios[at][kind] += after[kind] - before[kind]);
         Ok(mean)
     })?;
     for (at, values) in samples.into_iter().enumerate() {
         let (name, bytes) = (raid(at % kinds), sizes[at / kinds]);
-        let each = |kind: usize| ios[at][kind] as f64 / (rounds as u64 * count) as f64;
+        let each = |kind: usize| ios[at][kind] as f64 / (rounds as u64 * (count + 1)) as f64;
         figure.record(format!("RAID 5, a write, ns: {name}"), bytes, values);
         figure.count(&format!("RAID 5, I/Os of a write: {name}"), bytes, None, each(0) + each(1));
         figure.count(&format!("RAID 5, reads of a write: {name}"), bytes, None, each(0));
@@ -175,21 +166,38 @@ pub(super) fn raid(side: usize) -> &'static str {
     if side == 0 { "local disks" } else { RAID[side - 1].0 }
 }
 
-/// Any places of a disk, the same in the same round.
-fn places(bytes: usize, round: usize, count: u64) -> Vec<u64> {
-    let all = DISK_BYTES / bytes as u64;
-    (0..=count).map(|number| scattered((round as u64 * (count + 1) + number) % all, all) * bytes as u64).collect()
+/// So many random places of a volume after a first one: the same in the same round, and as far apart whatever the length.
+fn places(volume: u64, bytes: usize, round: usize, count: u64) -> Vec<u64> {
+    let (mut random, bytes) = (Random(round as u64), bytes as u64);
+    (0..=count).map(|_| random.below(volume / bytes) * bytes).collect()
 }
 
 pub(super) const BOTH: [&str; 2] = ["node", "local disk"];
-/// Name, volume, and bytes of one request at most.
-const RAID: [(&str, &str, u32); 3] = [
-    ("at most 64 KiB", "raid-64", 64 << 10),
-    ("at most 256 KiB", "raid-256", 256 << 10),
-    ("all at once", "raid", WHOLE),
-];
+/// Name, and bytes of one request at most.
+const RAID: [(&str, u32); 3] = [("at most 64 KiB", 64 << 10), ("at most 256 KiB", 256 << 10), ("all at once", WHOLE)];
 const ONE: &str = "one";
 const FIVE: &str = "five";
-const FIVE_CUT: &str = "five-64";
+const PARITY: &str = "parity";
+/// Sessions that write it together.
+const GROUP: u64 = 1;
 /// More than any request has.
 const WHOLE: u32 = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_random_within_the_volume_and_as_far_apart_whatever_the_length() {
+        let (short, long) = (places(DISK_BYTES, 512, 3, 1000), places(DISK_BYTES, 128 * KIB, 3, 1000));
+        assert_eq!(short, places(DISK_BYTES, 512, 3, 1000), "both sides go to the same places");
+        assert_ne!(short, places(DISK_BYTES, 512, 4, 1000), "no round goes where another went");
+        assert!(short.iter().zip(&long).all(|(short, long)| short.abs_diff(*long) < 128 << 10));
+        assert!(long.iter().all(|at| at + (128 << 10) <= DISK_BYTES));
+        let ways: Vec<f64> = short.windows(2).map(|two| two[0].abs_diff(two[1]) as f64 / DISK_BYTES as f64).collect();
+        let mean = ways.iter().sum::<f64>() / ways.len() as f64;
+        let spread = ways.iter().map(|way| (way - mean).abs()).sum::<f64>() / ways.len() as f64;
+        // Of two random places: a third of the disk, and 0.2 more or less.
+        assert!((0.28..0.38).contains(&mean) && spread > 0.15, "{mean} {spread}");
+    }
+}

@@ -1,10 +1,11 @@
 //! What volumes lie on here: memory, and disks that turn over memory, whose requests are counted.
 
-use anyhow::Result;
+use super::load;
+use anyhow::{Context, Result};
 use overside::{
     vault::members::{FileMember, Spindle, SpindleTimes},
     verbs::SystemClock,
-    volume::{Array, Completion, Device, Geometry, MemoryDevice, Raid, Request, Sectors, Work},
+    volume::{Array, Completion, Device, Geometry, MemoryDevice, Raid, Request, Sectors, Work, complete},
 };
 use overside_disk::Open;
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,7 @@ impl Disks {
     pub(super) fn open(&self) -> Result<(Box<dyn Device>, Ios)> {
         let ios = Ios::default();
         let disk = || -> Result<Box<dyn Device>> {
-            let blocks = Box::new(MemoryDevice::new(DISK_BYTES)?);
+            let blocks = Box::new(written(DISK_BYTES)?);
             let base = Box::new(Spindle::over(blocks, SpindleTimes::FIFTEEN_K, SystemClock::handle())?);
             Ok(Box::new(Counted { base, ios: ios.clone() }))
         };
@@ -59,6 +60,14 @@ impl Disks {
         };
         Ok((device, ios))
     }
+}
+
+/// Memory that was written once, as the system finds a page only when it is touched.
+fn written(bytes: u64) -> Result<MemoryDevice> {
+    let mut blocks = MemoryDevice::new(bytes)?;
+    let zeros = Work::Zero { at: 0, length: bytes };
+    complete(&mut blocks, &SystemClock, zeros, load::PATIENCE).1.context("memory could not be written")?;
+    Ok(blocks)
 }
 
 /// A new file of so many bytes in a folder that is made for it.
@@ -120,7 +129,8 @@ impl Device for Counted {
     }
 }
 
-pub(super) const DISK_BYTES: u64 = 64 << 20;
+/// Times follow from the share of a disk that lies between two places, whatever its size.
+pub(super) const DISK_BYTES: u64 = 32 << 20;
 pub(super) const STRIPE_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -7,11 +7,7 @@ use super::{
     node::{Node, Order},
 };
 use crate::{
-    figures::{
-        Setting,
-        figure::Figure,
-        tables::clients::{Random, scattered},
-    },
+    figures::{Setting, figure::Figure, tables::clients::Random},
     measure::alternate,
 };
 use anyhow::Result;
@@ -36,19 +32,22 @@ fn one_disk(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<(
     let mut client = node.client("shm", ONE, Role::Reader, LONGEST)?;
     warm(&mut client)?;
     let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: 1 };
-    let mut places = Places::new(DISK_BYTES, BLOCK_BYTES);
+    let mut places = Places::new(DISK_BYTES);
     let (rounds, misses) = (setting.rounds(), if setting.quick { 10 } else { 40 });
     let mut found = vec![Vec::new(); HITS.len()];
-    // The disk of this host reads what the node's reads without a hit: the same places, in the same order.
+    // All miss in the same slots, in the same order, each in a block of its own. The disk of this host reads what the
+    // node's reads without a hit.
     let (mut of_round, mut done) = ((usize::MAX, Vec::new()), 0);
     let samples = alternate(HITS.len() + 1, rounds, |side, round| -> Result<f64> {
         done += 1;
         setting.progress.part("blocks: hits of the cache", done, rounds * (HITS.len() + 1));
         if of_round.0 != round {
-            of_round = (round, places.mixed(0, misses));
+            of_round = (round, places.cold(misses));
         }
-        let Some(hits) = HITS.get(side) else { return Ok(local.places_after(asked, &of_round.1)?.mean()) };
-        let own = if *hits == 0 { of_round.1.clone() } else { places.mixed(*hits, misses) };
+        let block = (side % HITS.len() * BLOCK_BYTES) as u64;
+        let cold: Vec<u64> = of_round.1.iter().map(|slot| slot + block).collect();
+        let Some(hits) = HITS.get(side) else { return Ok(local.places_after(asked, &cold)?.mean()) };
+        let own = places.mixed(BLOCK_BYTES, *hits, &cold);
         let before = node.found(ONE)?;
         let mean = client.places_after(asked, &own)?.mean();
         let after = node.found(ONE)?;
@@ -79,13 +78,23 @@ fn five_disks(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result
         sides.push((bytes, None));
         sides.extend(hits.iter().map(|hits| (bytes, Some(*hits))));
     }
-    let mut places = [BLOCK_BYTES, 64 * KIB].map(|bytes| Places::new(5 * DISK_BYTES, bytes));
-    let mut done = 0;
-    let samples = alternate(sides.len(), rounds, |side, _| -> Result<f64> {
+    let mut places = Places::new(5 * DISK_BYTES);
+    // Of either size, what both disks read that have no hit.
+    let (mut of_round, mut done) = ((usize::MAX, [Vec::new(), Vec::new()]), 0);
+    let samples = alternate(sides.len(), rounds, |side, round| -> Result<f64> {
         done += 1;
         setting.progress.part("blocks: hits of the cache, five disks", done, rounds * sides.len());
         let (bytes, hits) = sides[side];
-        let places = places[usize::from(bytes != BLOCK_BYTES)].mixed(hits.unwrap_or(0), misses);
+        if of_round.0 != round {
+            of_round = (round, [places.cold(misses), places.cold(misses)]);
+        }
+        let places = match hits {
+            None | Some(0) => of_round.1[usize::from(bytes != BLOCK_BYTES)].clone(),
+            Some(hits) => {
+                let cold = places.cold(misses);
+                places.mixed(bytes, hits, &cold)
+            }
+        };
         let asked = Asked { writes: false, bytes, depth: 10 };
         let client = if hits.is_some() { &mut client } else { &mut local };
         Ok(client.places(asked, &places)?.bytes_per_s())
@@ -112,39 +121,43 @@ fn warm(client: &mut Client) -> Result<Stretch> {
     (0..4).try_fold(Stretch::default(), |_, _| client.places(asked, &blocks))
 }
 
-/// Where requests of one length go: to what is in the cache, or to what was not read for as long as the cache remembers.
+/// Where requests go: to what is in the cache, or to what was not read for as long as the cache remembers.
 struct Places {
-    cold: u64,
-    next: u64,
-    bytes: u64,
+    /// Of the longest request each, in a random order.
+    slots: Vec<u64>,
+    next: usize,
     random: Random,
 }
 
 impl Places {
-    fn new(volume: u64, bytes: usize) -> Places {
-        let bytes = bytes as u64;
-        Places { cold: (volume - WARM_BYTES) / bytes, next: 0, bytes, random: Random(bytes) }
+    fn new(volume: u64) -> Places {
+        let mut slots: Vec<u64> = (WARM_BYTES..volume).step_by(SLOT_BYTES).collect();
+        let mut random = Random(volume);
+        for left in (2..=slots.len()).rev() {
+            slots.swap(left - 1, random.below(left as u64) as usize);
+        }
+        Places { slots, next: 0, random }
     }
 
-    /// `misses` places that are not in the cache, one more before them, and as many others between as make `hits` in a hundred.
-    fn mixed(&mut self, hits: u64, misses: u64) -> Vec<u64> {
+    /// So many slots that are not in the cache, and one more before them.
+    fn cold(&mut self, misses: u64) -> Vec<u64> {
+        let first = self.next;
+        self.next += misses as usize + 1;
+        (first..self.next).map(|number| self.slots[number % self.slots.len()]).collect()
+    }
+
+    /// These places, which miss but where all are to hit, and as many others between as make `hits` in a hundred. The first stays first.
+    fn mixed(&mut self, bytes: usize, hits: u64, cold: &[u64]) -> Vec<u64> {
+        let misses = cold.len() as u64 - 1;
         let count = if hits == 100 { 20 * misses } else { misses * 100 / (100 - hits) };
-        let mut places = vec![if hits == 100 { 0 } else { self.cold() }];
+        let mut cold = cold.iter().copied().take(if hits == 100 { 0 } else { cold.len() });
+        let mut places = vec![cold.next().unwrap_or(0)];
         for number in 0..count {
             let missed = |number: u64| number * (100 - hits) / 100;
-            let place = if missed(number + 1) > missed(number) { self.cold() } else { self.warm() };
-            places.push(place);
+            let place = if missed(number + 1) > missed(number) { cold.next() } else { None };
+            places.push(place.unwrap_or_else(|| self.random.below(WARM_BYTES / bytes as u64) * bytes as u64));
         }
         places
-    }
-
-    fn cold(&mut self) -> u64 {
-        self.next += 1;
-        WARM_BYTES + scattered(self.next % self.cold, self.cold) * self.bytes
-    }
-
-    fn warm(&mut self) -> u64 {
-        self.random.below(WARM_BYTES / self.bytes) * self.bytes
     }
 }
 
@@ -152,6 +165,7 @@ pub(super) const HITS: [u64; 6] = [0, 20, 40, 60, 80, 100];
 const ONE: &str = "one";
 const FIVE: &str = "five";
 const WARM_BYTES: u64 = 1 << 20;
+const SLOT_BYTES: usize = 64 * KIB;
 /// Of each volume.
 const CACHE_BYTES: u64 = 4 << 20;
 const LONGEST: u32 = 128 << 10;
@@ -162,10 +176,11 @@ mod tests {
 
     #[test]
     fn places_hit_as_often_as_they_are_to_and_others_do_not_come_again() {
-        let mut places = Places::new(DISK_BYTES, BLOCK_BYTES);
-        let mut cold = std::collections::BTreeSet::new();
+        let mut places = Places::new(DISK_BYTES);
+        let mut seen = std::collections::BTreeSet::new();
         for hits in HITS {
-            let mixed = places.mixed(hits, 40);
+            let cold = places.cold(40);
+            let mixed = places.mixed(BLOCK_BYTES, hits, &cold);
             let missed: Vec<u64> = mixed[1..].iter().copied().filter(|at| *at >= WARM_BYTES).collect();
             let wanted = (100 - hits) * (mixed.len() as u64 - 1);
             assert!(
@@ -174,7 +189,24 @@ mod tests {
                 missed.len(),
                 mixed.len()
             );
-            assert!(missed.into_iter().all(|at| cold.insert(at) && at + BLOCK_BYTES as u64 <= DISK_BYTES), "{hits} %");
+            assert!(missed.into_iter().all(|at| seen.insert(at) && at + SLOT_BYTES as u64 <= DISK_BYTES), "{hits} %");
         }
+    }
+
+    /// A constant step takes the arm the same way each time; chance takes it a third of the disk, now less and now more.
+    #[test]
+    fn places_that_miss_are_random_and_cover_the_disk_before_they_come_again() {
+        let mut places = Places::new(DISK_BYTES);
+        let all = places.slots.len();
+        let order = places.cold(all as u64 - 1);
+        let ways: Vec<u64> = order.windows(2).map(|two| two[0].abs_diff(two[1])).collect();
+        let distinct: std::collections::BTreeSet<&u64> = ways.iter().collect();
+        assert!(distinct.len() > all / 3, "{} ways of {all}", distinct.len());
+        let mean = ways.iter().sum::<u64>() as f64 / ways.len() as f64 / DISK_BYTES as f64;
+        assert!((0.28..0.38).contains(&mean), "{mean}");
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert!(sorted.windows(2).all(|two| two[0] < two[1]));
+        assert_eq!(places.cold(9), order[..10], "the first comes again after the last");
     }
 }

@@ -227,6 +227,42 @@ impl Client {
     }
 }
 
+/// Requests of a server that answers one after another, as many outstanding as are asked for, where `place` says and until it says no
+/// more. `asks` sends the request of a number for a place; `ended` waits until one has ended, and gives its number.
+pub(super) fn closed_loop<S>(
+    server: &mut S,
+    asked: Asked,
+    place: &mut dyn FnMut() -> Option<u64>,
+    asks: impl Fn(&mut S, u32, u64) -> Result<()>,
+    ended: impl Fn(&mut S) -> Result<u64>,
+) -> Result<Stretch> {
+    let (mut begun, mut done) = (Vec::with_capacity(asked.depth), Stretch::default());
+    let (cpu, start) = (Cpu::own(), now_ns());
+    while begun.len() < asked.depth
+        && let Some(at) = place()
+    {
+        begun.push(now_ns());
+        asks(server, begun.len() as u32 - 1, at)?;
+    }
+    let mut outstanding = begun.len();
+    while outstanding > 0 {
+        let number = ended(server)?;
+        let since = usize::try_from(number).ok().and_then(|number| begun.get_mut(number));
+        let since = since.context("the server answers what was not asked")?;
+        done.times.push(elapsed_ns(*since));
+        match place() {
+            Some(at) => {
+                *since = now_ns();
+                asks(server, number as u32, at)?;
+            }
+            None => outstanding -= 1,
+        }
+    }
+    (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
+    done.bytes = done.times.len() as u64 * asked.bytes as u64;
+    Ok(done)
+}
+
 /// What the bytes from `at` on are: each sector begins with its number.
 pub(super) fn known(at: u64, bytes: &mut [u8]) {
     for (sector, bytes) in (at / SECTOR as u64..).zip(bytes.chunks_mut(SECTOR)) {
@@ -242,4 +278,49 @@ fn buffer(bytes: usize) -> Result<Buffer> {
 pub(super) const STEP_BYTES: usize = 128 << 10;
 const SECTOR: usize = 512;
 const LOOK: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers the one in the middle of what it was asked, and writes down all places.
+    #[derive(Default)]
+    struct Server {
+        asked: Vec<u64>,
+        places: Vec<u64>,
+        most: usize,
+    }
+
+    impl Server {
+        fn ask(&mut self, number: u32, at: u64) -> Result<()> {
+            ensure!(!self.asked.contains(&number.into()), "it is under way");
+            self.asked.push(number.into());
+            self.places.push(at);
+            self.most = self.most.max(self.asked.len());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn as_many_are_outstanding_as_are_asked_for_and_each_place_is_asked_once() {
+        for (depth, requests) in [(1, 9), (4, 9), (16, 9), (4, 0)] {
+            let (mut server, mut places) = (Server::default(), 0..requests);
+            let asked = Asked { writes: false, bytes: 512, depth };
+            let middle = |server: &mut Server| Ok(server.asked.swap_remove(server.asked.len() / 2));
+            let done = closed_loop(&mut server, asked, &mut || places.next(), Server::ask, middle).unwrap();
+            assert_eq!(server.places, (0..requests).collect::<Vec<_>>());
+            assert_eq!((server.most as u64, server.asked.len()), ((depth as u64).min(requests), 0));
+            assert_eq!((done.times.len() as u64, done.bytes), (requests, requests * 512));
+        }
+    }
+
+    #[test]
+    fn an_answer_to_what_was_not_asked_ends_it() {
+        for number in [2, u64::from(u32::MAX) + 1, u64::MAX] {
+            let asked = Asked { writes: false, bytes: 512, depth: 2 };
+            let done = closed_loop(&mut Server::default(), asked, &mut || Some(0), Server::ask, |_| Ok(number));
+            assert!(done.unwrap_err().to_string().contains("not asked"), "{number}");
+        }
+    }
+}

@@ -44,9 +44,11 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
          file in a file system on a loop device over such a file, or over nbdfuse's (nbdkit), past the page cache; the kernel's own threads \
          are not counted. Processor time is that of \
          both ends and of what stands between, with what they poll. Disks are devices over memory that end a request no earlier than a disk of 15,000 turns a minute \
-         would; <i>local</i> ones are in this process. The same places are read in the same order on both sides, once the arm is where the \
-         same place left it. Hits are chosen by place: what is to hit was read often, what is to miss never comes again. RAID 5 is written \
-         from a row's start on, and requests to its disks are counted.{absent}",
+         would; <i>local</i> ones are in this process. Every page of theirs was written before time is taken. Places are random, from a fixed seed: both sides go to the same ones in the \
+         same order, once the arm is where the same place left it. Hits are chosen by place: what is to hit was read often; what is to miss \
+         does not come again for as long as the cache remembers it. RAID 5 is written \
+         from a row's start on, and requests to its disks are counted. Of <i>one and two processors</i> each is a node of its own, alike but \
+         for those that it is pinned to: not the client's, where the host has others.{absent}",
         cached::POLLS_NS / 1000,
         cached::BYTES >> 20
     );

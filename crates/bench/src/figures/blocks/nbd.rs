@@ -1,7 +1,6 @@
 //! The plainest client of NBD there is: the same for every server, so that servers are compared and not their clients.
 
-use super::load::{Asked, STEP_BYTES, Stretch, known};
-use crate::measure::{Cpu, elapsed_ns, now_ns};
+use super::load::{Asked, STEP_BYTES, Stretch, closed_loop, known};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{Read, Write},
@@ -74,31 +73,11 @@ impl Nbd {
         let kind = if asked.writes { WRITE } else { READ };
         let payload = vec![0xA5; if asked.writes { asked.bytes } else { 0 }];
         self.reply.resize(HEAD_BYTES + asked.bytes - payload.len(), 0);
-        let (mut begun, mut done) = (vec![0; asked.depth], Stretch::default());
-        let (cpu, start) = (Cpu::own(), now_ns());
-        let mut under_way = 0;
-        for cookie in 0..asked.depth as u64 {
-            let Some(at) = place() else { break };
-            begun[cookie as usize] = now_ns();
-            self.ask(kind, cookie, at, asked.bytes, &payload)?;
-            under_way += 1;
-        }
-        while under_way > 0 {
-            self.line.read_exact(&mut self.reply).context("the NBD server does not answer")?;
-            let cookie = answered(&self.reply)?;
-            let since = begun.get_mut(cookie as usize).context("the NBD server answers what was not asked")?;
-            done.times.push(elapsed_ns(*since));
-            match place() {
-                Some(at) => {
-                    *since = now_ns();
-                    self.ask(kind, cookie, at, asked.bytes, &payload)?;
-                }
-                None => under_way -= 1,
-            }
-        }
-        (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-        done.bytes = done.times.len() as u64 * asked.bytes as u64;
-        Ok(done)
+        let asks = |nbd: &mut Nbd, number: u32, at| nbd.ask(kind, number.into(), at, asked.bytes, &payload);
+        closed_loop(self, asked, place, asks, |nbd| {
+            nbd.line.read_exact(&mut nbd.reply).context("the NBD server does not answer")?;
+            answered(&nbd.reply)
+        })
     }
 
     /// Writes what every block is known by.

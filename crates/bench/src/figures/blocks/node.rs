@@ -110,6 +110,13 @@ impl Node {
         Ok([word()?, word()?])
     }
 
+    /// Nanoseconds in which the workers that serve volumes have polled for nothing. The process that is asked works for the answer:
+    /// ask outside of what is measured.
+    pub(super) fn polled_ns(&mut self) -> Result<u64> {
+        write_words(&mut self.line, &[POLLED])?;
+        read_word(&mut self.line).context("the storage node ended; its last words are above")
+    }
+
     /// Blocks of READs that were in a volume's cache, and that were not.
     pub(super) fn found(&self, volume: &str) -> Result<[u64; 2]> {
         let report = overside::at(self.address("shm")?).node_status(volume, PATIENCE)?;
@@ -161,8 +168,12 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
     let mut line = child_socket()?;
     write_words(&mut line, &[READY])?;
     // The parent hangs up when it is done.
-    while let Ok(volume) = read_word(&mut line) {
-        let counts = ios.get(volume as usize).context("a volume that is none")?.counts();
+    while let Ok(word) = read_word(&mut line) {
+        if word == POLLED {
+            write_words(&mut line, &[served.service().empty_poll_ns])?;
+            continue;
+        }
+        let counts = ios.get(word as usize).context("a volume that is none")?.counts();
         write_words(&mut line, &counts)?;
     }
     if let Some((stopper, thread)) = front {
@@ -175,4 +186,6 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
 
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 const READY: u64 = 1;
+/// Asks for what was polled, instead of the number of a volume.
+const POLLED: u64 = u64::MAX;
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,10 +1,12 @@
-//! `costs`: what stands behind the papers' arguments: what registering memory takes, how long a page is held while it is sent,
-//! what of a round trip is the kernel's, what copying asks of memory, and how the fragments of TPC-H's own shuffles and projections lie.
+//! `costs`: what stands behind the papers' arguments. What registering memory takes, how long a page is held while it is sent, and
+//! what an atomic takes that a WRITE does not. What of a round trip is the kernel's, and what copying asks of memory. How the
+//! fragments of TPC-H's own shuffles and projections lie.
 
 mod fragments;
 mod kernel;
 mod pages;
 pub(super) mod traffic;
+mod word;
 
 use super::{
     Setting,
@@ -29,11 +31,13 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     registering(setting, &sender, &region, &mut figure)?;
     holding(setting, &mut sender, &region, &mut figure)?;
     pages::measure(setting, &mut sender, &region, &mut figure)?;
+    word::measure(setting, &mut sender, &region, &mut figure)?;
     kernel::measure(setting, &mut figure)?;
     traffic::measure(setting, &mut figure)?;
     let fragments = fragments::count(&mut figure)?;
     figure.text = "Registering is register and deregister of memory that is there, beside copying as many bytes. A page is held from the post \
-         of its gather list to the completion, one page at a time; what that saves is the copy into a transmit buffer. The kernel's share is \
+         of its gather list to the completion, one page at a time; what that saves is the copy into a transmit buffer. A word of the peer's memory is \
+         written or added to, one request at a time. The kernel's share is \
          sampled in ticks of 10 ms over both ends of a round trip, which are threads of this process. Memory traffic is counted by the cache \
          simulation of valgrind, where that is installed: lines that the sender's processor gets from memory and writes back, for records that \
          no cache holds; what a device reads is not in it. Fragments are counted by gap analysis: of a \
@@ -41,6 +45,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         .into();
     figure.tables.push(times(&figure));
     figure.tables.push(pages::table(&figure));
+    figure.tables.extend(word::table(&figure));
     figure.tables.push(kernel::table(&figure));
     figure.tables.push(traffic::table(&figure));
     figure.tables.push(fragments);
@@ -92,7 +97,7 @@ fn holding(setting: &Setting<'_>, sender: &mut Sender, region: &Arc<Buffer>, fig
                 let page = View::of(region, &Shape::list(&[pages.take()])?)?;
                 Ok(WorkRequest::send(0, page))
             };
-            return sender.one_by_one(&mut next, setting.slice_ns());
+            return sender.one_by_one(&mut next, &mut drop, setting.slice_ns());
         }
         let (start, mut times) = (now_ns(), 0u64);
         while elapsed_ns(start) < setting.slice_ns() {

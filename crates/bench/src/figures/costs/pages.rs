@@ -34,7 +34,7 @@ pub(super) fn measure(
         let Some(record_bytes) = RECORD_BYTES.get(kind) else {
             let mut pages = Records::new(region, PAGE_BYTES).part(round, setting.rounds());
             let mut next = || Ok(WorkRequest::send(0, View::of(region, &Shape::list(&[pages.take()])?)?));
-            return sender.one_by_one(&mut next, setting.slice_ns());
+            return sender.one_by_one(&mut next, &mut drop, setting.slice_ns());
         };
         let mut records = Records::new(region, *record_bytes).part(round, setting.rounds());
         let (start, mut bytes) = (now_ns(), 0);

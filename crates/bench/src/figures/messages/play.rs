@@ -181,7 +181,7 @@ impl Drop for Pinned {
 /// Where the ends of a side run: this process where it is pinned to, and what it starts as well, unless it is the other end.
 pub(in crate::figures) struct Seats {
     other: CpuSet,
-    _pinned: Pinned,
+    pinned: Pinned,
     _beside: Vec<(Process, UnixStream)>,
 }
 
@@ -190,25 +190,17 @@ impl Seats {
     /// it does not depend on the scheduler whether there are two.
     pub(super) fn take(processors: usize, busy: usize, apart: bool) -> Result<Seats> {
         let all = allowed()?;
-        let set = |skipped: usize, count: usize| {
-            let mut some = CpuSet::new();
-            let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
-            cpus.skip(skipped).take(count).for_each(|cpu| some.set(cpu));
-            some
-        };
+        let set = |skipped: usize, count: usize| set_of(cpus_of(&all).skip(skipped).take(count));
         let apart = apart && processors == 2 && all.count() >= 2;
         let (ours, other) = if apart { (set(0, 1), set(1, 1)) } else { (set(0, processors), set(0, processors)) };
         let pinned = Pinned::to(&ours)?;
         let hog = |_| Process::start("busy process", ROLE, &["busy"], None);
-        Ok(Seats { other, _pinned: pinned, _beside: (0..busy).map(hog).collect::<Result<_>>()? })
+        Ok(Seats { other, pinned, _beside: (0..busy).map(hog).collect::<Result<_>>()? })
     }
 
     /// The processors of this end and of the other one, as `taskset` takes them.
     pub(super) fn lists(&self) -> Result<[String; 2]> {
-        let list = |set: &CpuSet| {
-            let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string());
-            cpus.collect::<Vec<_>>().join(",")
-        };
+        let list = |set: &CpuSet| cpus_of(set).map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(",");
         Ok([list(&allowed()?), list(&self.other)])
     }
 
@@ -217,6 +209,24 @@ impl Seats {
         let _there = Pinned::to(&self.other)?;
         start()
     }
+
+    /// What `start` starts has so many processors: those that this process is not on come first.
+    pub(in crate::figures) fn on<T>(&self, processors: usize, start: impl FnOnce() -> Result<T>) -> Result<T> {
+        let ours = allowed()?;
+        let (shared, free): (Vec<_>, Vec<_>) = cpus_of(&self.pinned.0).partition(|cpu| ours.is_set(*cpu));
+        let _there = Pinned::to(&set_of(free.into_iter().chain(shared).take(processors)))?;
+        start()
+    }
+}
+
+fn cpus_of(set: &CpuSet) -> impl Iterator<Item = usize> {
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu))
+}
+
+fn set_of(cpus: impl Iterator<Item = usize>) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.for_each(|cpu| set.set(cpu));
+    set
 }
 
 fn allowed() -> Result<CpuSet> {
@@ -241,13 +251,20 @@ mod tests {
         let ours = allowed().unwrap();
         let theirs = seats.across(allowed).unwrap();
         assert_eq!(allowed().unwrap(), ours, "whoever starts the other end stays where it is");
-        let first = |set: &CpuSet| (0..CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string());
+        let first = |set: &CpuSet| cpus_of(set).next().map(|cpu| cpu.to_string());
         let lists = seats.lists().unwrap().map(|list| list.split(',').next().map(str::to_owned));
         assert_eq!(lists, [first(&ours), first(&theirs)]);
         if before.count() >= 2 {
             assert_eq!((ours.count(), theirs.count()), (1, 1));
-            assert!((0..CpuSet::MAX_CPU).all(|cpu| !(ours.is_set(cpu) && theirs.is_set(cpu))));
+            assert!(cpus_of(&ours).all(|cpu| !theirs.is_set(cpu)));
         }
+        for wanted in [1, 2] {
+            let given = seats.on(wanted, allowed).unwrap();
+            assert_eq!(given.count(), before.count().min(wanted as u32));
+            // It shares this process's processor only where there is no other.
+            assert_eq!(cpus_of(&ours).any(|cpu| given.is_set(cpu)), before.count() <= wanted as u32);
+        }
+        assert_eq!(allowed().unwrap(), ours, "whoever starts others stays where it is");
         drop(seats);
         assert_eq!(allowed().unwrap(), before);
     }

@@ -20,7 +20,7 @@ use overside::table::wire::{MODES, Mode};
 use split::{Operation, Transport};
 use std::{
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
 };
 
@@ -53,7 +53,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 enum Load {
     /// Nothing.
     None,
-    /// A thread that only computes: what a processor less costs, without any transfer.
+    /// Threads that only compute, as many as a scan keeps busy: what fewer processors cost, without any transfer.
     Busy,
     /// A client that scans the whole table, again and again, and reads every row.
     Scans(Mode),
@@ -120,17 +120,39 @@ fn beside(served: &Served, small: &mut Worker, scanner: &mut Worker, load: Load,
     })
 }
 
-/// The load: rows scanned, in which time, and the thread's processor time.
+/// The load: rows scanned, in which time, and its threads' processor time.
 fn other(scanner: &mut Worker, load: Load, under_way: &AtomicBool, over: &AtomicBool) -> Result<(u64, u64, u64)> {
+    if load == Load::Busy {
+        return Ok((0, 0, busy(under_way, over)?));
+    }
     let (start, cpu, mut rows) = (now_ns(), Cpu::thread(), 0);
     under_way.store(true, Ordering::Release);
-    while load != Load::None && !over.load(Ordering::Acquire) {
-        match load {
-            Load::Scans(mode) => rows += scanner.read(ROWS, mode)?.0.rows,
-            Load::Busy | Load::None => std::hint::spin_loop(),
-        }
+    while let Load::Scans(mode) = load
+        && !over.load(Ordering::Acquire)
+    {
+        rows += scanner.read(ROWS, mode)?.0.rows;
     }
     Ok((rows, elapsed_ns(start), Cpu::thread() - cpu))
+}
+
+/// Computes in as many threads as a scan takes, its client and its server's worker; their processor time.
+fn busy(under_way: &AtomicBool, over: &AtomicBool) -> Result<u64> {
+    let computing = AtomicUsize::new(0);
+    let compute = || {
+        let cpu = Cpu::thread();
+        if computing.fetch_add(1, Ordering::AcqRel) + 1 == SCAN_THREADS {
+            under_way.store(true, Ordering::Release);
+        }
+        while !over.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        Cpu::thread() - cpu
+    };
+    thread::scope(|scope| {
+        let all = [(); SCAN_THREADS].map(|()| scope.spawn(compute));
+        let each = all.into_iter().map(|one| one.join().map_err(|_| anyhow::anyhow!("a busy thread panicked")));
+        each.sum()
+    })
 }
 
 fn requests(served: &Served, small: &mut Worker, ns: u64) -> Result<Beside> {
@@ -199,7 +221,7 @@ fn slice_ns(setting: &Setting<'_>) -> u64 {
 fn tell(figure: &mut Figure, rows: Vec<Vec<String>>, transports: &[Transport]) {
     figure.text = format!(
         "A table of {ROWS} rows of 8 bytes of key and {VALUE_BYTES} of value, in memory. One client gets and puts random rows in turn, one \
-         request at a time. Beside it goes nothing; or a thread that only computes, which is what a processor less costs; or \
+         request at a time. Beside it goes nothing; or {SCAN_THREADS} threads that only compute, as many as a scan takes; or \
          another client that scans the whole table by a mode, again and again, and reads every row. All modes were found to bring the same rows. \
          Below, a request's time is split: an <i>echo</i> is a service of the same workers, connections and buffers that answers as many bytes \
          and does nothing else, so what a request takes beyond it is the server's work and the client's reading of it. Everything is on one host, so no time is a wire's."
@@ -236,5 +258,7 @@ fn tell(figure: &mut Figure, rows: Vec<Vec<String>>, transports: &[Transport]) {
 }
 
 const ROWS: u64 = 200_000;
+/// The scanning client, and the server's worker that sends to it.
+const SCAN_THREADS: usize = 2;
 const KINDS: [&str; 2] = ["get", "put"];
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];

@@ -51,6 +51,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         programs(setting, library, &mut all, &mut figure)?;
     }
     for series in &all {
+        series.record(&mut figure);
         figure.tables.push(series.table());
     }
     bars(setting, &mut figure, &all);

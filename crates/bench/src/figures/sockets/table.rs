@@ -2,7 +2,10 @@
 
 use super::pair::Ends;
 use crate::{
-    figures::{figure::Table, messages::play::Stretch},
+    figures::{
+        figure::{Figure, Table},
+        messages::play::Stretch,
+    },
     measure::{Ratio, Spread},
 };
 use serde_json::{Value, json};
@@ -70,6 +73,15 @@ impl Series {
         }
     }
 
+    /// What every round of each side came to, as rules read it.
+    pub(super) fn record(&self, figure: &mut Figure) {
+        for side in &self.sides {
+            let cpu = side.stretches.iter().map(Stretch::cpu_each).collect();
+            figure.record(format!("{}, per s: {}", self.name, side.name), 0, side.per_s());
+            figure.record(format!("{}, CPU ns each: {}", self.name, side.name), 0, cpu);
+        }
+    }
+
     /// For programs.
     pub(super) fn data(&self) -> Value {
         let side = |side: &SideRounds| {
@@ -84,4 +96,34 @@ impl Series {
 
 fn is_library(name: &str) -> bool {
     name.ends_with(", library")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overside_evidence::Says;
+
+    fn side(name: &str, round_trips: u64) -> SideRounds {
+        let stretch = |more| Stretch { round_trips: round_trips + more, wall_ns: 1_000_000_000, cpu_ns: 1 };
+        SideRounds { name: name.into(), stretches: (0..5).map(stretch).collect(), ends: None }
+    }
+
+    /// What a side came to is what the claims of PostgreSQL ask for, round by round.
+    #[test]
+    fn rounds_are_recorded_as_rules_ask_for_them() {
+        let said = |plain: u64, library: u64| {
+            let mut figure = Figure::new("sockets", "", "");
+            for name in [super::super::TPC_B_1, super::super::REPLAY] {
+                let sides = ["TCP", "Unix socket"].map(|family| side(family, plain)).into_iter();
+                let under = ["TCP, library", "Unix socket, library"].map(|family| side(family, library));
+                Series { name: name.into(), sides: sides.chain(under).collect() }.record(&mut figure);
+            }
+            figure.judge().unwrap();
+            let all = figure.claims.iter().map(|one| &one.judgement);
+            all.map(|one| (one.claim, one.verdict, one.lacks().is_some())).collect::<Vec<_>>()
+        };
+        let both = |says| vec![("RS-C02", says, false), ("RS-C13", says, false)];
+        assert_eq!(said(100_000, 170_000), both(Says::Agrees));
+        assert_eq!(said(100_000, 110_000), both(Says::Differs));
+    }
 }

@@ -5,9 +5,9 @@ use crate::args::Attach;
 use crate::output::{self, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
 use anyhow::{Context, Result, bail};
-use overside::vault::fronts::fuse::{FuseMount, FuseOptions, FuseServer};
+use overside::vault::fronts::fuse::{FuseMount, FuseServer};
 use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
-use overside::vault::fronts::ublk::{UblkDriver, UblkOptions, UblkServer};
+use overside::vault::fronts::ublk::{UblkDriver, UblkServer};
 use overside::verbs::SystemClock;
 use overside::verbs::watch::Signal;
 use overside::volume::Device;
@@ -91,7 +91,7 @@ pub(super) fn by_nbd(
 
 fn by_ublk(args: &Attach, driver: UblkDriver, volume: Volume, doorbell: Doorbell) -> Result<Box<dyn Device>> {
     let geometry = volume.geometry();
-    let mut server = UblkServer::new(driver, Box::new(volume), SystemClock::handle(), UblkOptions::default())?;
+    let mut server = UblkServer::new(driver, Box::new(volume), SystemClock::handle())?;
     stop_at_signal(doorbell, server.stopper())?;
     let device = server.start()?;
     tell(args, geometry, "device", &device.display().to_string(), None)?;
@@ -114,7 +114,7 @@ fn by_fuse(
     doorbell: Doorbell,
 ) -> Result<Box<dyn Device>> {
     let geometry = volume.geometry();
-    let server = FuseServer::new(mount, Box::new(volume), SystemClock::handle(), FuseOptions::default())?;
+    let server = FuseServer::new(mount, Box::new(volume), SystemClock::handle())?;
     let (stopper, ringer) = (server.stopper(), doorbell.ringer()?);
     let shown = file.display().to_string();
     let by = Some(if server.is_by_io_uring() { "io_uring" } else { "/dev/fuse" });

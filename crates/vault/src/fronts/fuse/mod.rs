@@ -25,26 +25,12 @@ mod wire;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use overside_verbs::VerbsError;
 
 pub use server::{FuseMount, FuseServer};
 #[doc(hidden)]
 pub use wire::{fuzz_fuse, seeds_fuse};
-
-/// How a file is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FuseOptions {
-    /// How long requests may take that are under way when it is stopped.
-    pub patience: Duration,
-}
-
-impl Default for FuseOptions {
-    fn default() -> Self {
-        FuseOptions { patience: Duration::from_secs(5) }
-    }
-}
 
 /// Unmounts a file that is served, so that its server ends. One whose server was killed is unmounted, too.
 ///

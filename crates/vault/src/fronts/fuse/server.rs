@@ -2,28 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use overside_disk::FuseRing;
 use overside_memory::Buffer;
-use overside_verbs::watch::{Signal, failed, timespec};
+use overside_verbs::watch::{Signal, failed};
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::{Device, Geometry};
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
+use super::FuseError;
 use super::mount::Mount;
 use super::requests::{Next, Requests, Route, Said};
 use super::wire::{
     ANSWER_BYTES, Answer, Asked, BY_IO_URING, Call, HEAD_BYTES, HEADER_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX,
 };
-use super::{FuseError, FuseOptions};
 use crate::fronts::room::Room;
-use crate::fronts::routed::{Ended, Routed, watch};
+use crate::fronts::routed::{Ended, Routed};
+use crate::fronts::wakes::{PATIENCE, Wakes, watch, watch_device};
 
 /// A file, which nobody serves yet. It is unmounted with this.
 #[derive(Debug)]
@@ -51,10 +50,7 @@ pub struct FuseServer {
     places: BTreeMap<u64, usize>,
     /// There may be something in the mount's queue.
     readable: bool,
-    clock: Arc<dyn Clock>,
-    options: FuseOptions,
-    epoll: OwnedFd,
-    signal: Arc<Signal>,
+    wakes: Wakes,
     device: Routed<Route>,
     geometry: Geometry,
     requests: Requests,
@@ -68,7 +64,6 @@ pub struct FuseServer {
     listens: bool,
     /// Somebody has unmounted the file.
     gone: bool,
-    stops_until: Option<Instant>,
 }
 
 impl FuseServer {
@@ -76,31 +71,19 @@ impl FuseServer {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn new(
-        mount: FuseMount,
-        device: Box<dyn Device>,
-        clock: Arc<dyn Clock>,
-        options: FuseOptions,
-    ) -> Result<FuseServer, FuseError> {
+    pub fn new(mount: FuseMount, device: Box<dyn Device>, clock: Arc<dyn Clock>) -> Result<FuseServer, FuseError> {
         let (FuseMount(mount), geometry) = (mount, device.geometry());
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| failed("epoll_create", errno))?;
         let allowed = std::fs::read_to_string(IO_URING_ALLOWED).is_ok_and(|allowed| allowed.trim() == "Y");
         let ring = allowed.then(|| FuseRing::new(mount.as_fd(), REQUESTS_MAX, PAYLOAD_BYTES_MAX).ok()).flatten();
-        let signal = Arc::new(Signal::new()?);
-        watch(&epoll, &mount, KERNEL)?;
-        watch(&epoll, &*signal, SIGNAL)?;
-        if let Some(fd) = device.fd() {
-            watch(&epoll, &fd, DEVICE)?;
-        }
+        let wakes = Wakes::new(clock, PATIENCE)?;
+        watch(&wakes.epoll, &mount, KERNEL)?;
+        watch_device(&wakes.epoll, &*device)?;
         Ok(FuseServer {
             mount,
             ring,
             places: BTreeMap::new(),
             readable: true,
-            clock,
-            options,
-            epoll,
-            signal,
+            wakes,
             device: Routed::new(device),
             geometry,
             requests: Requests::new(geometry),
@@ -110,7 +93,6 @@ impl FuseServer {
             payload: None,
             listens: true,
             gone: false,
-            stops_until: None,
         })
     }
 
@@ -121,7 +103,7 @@ impl FuseServer {
 
     /// Ends [`run`](Self::run) when it is notified.
     pub fn stopper(&self) -> Arc<Signal> {
-        self.signal.clone()
+        self.wakes.stopper()
     }
 
     /// Serves until it is stopped, or the file is unmounted. Then requests that were taken end first, for a while.
@@ -131,16 +113,14 @@ impl FuseServer {
     pub fn run(mut self) -> Result<Box<dyn Device>, FuseError> {
         loop {
             let sleeps = self.turn()?;
-            if self.gone && self.stops_until.is_none() {
-                self.stops_until = Some(self.clock.now() + self.options.patience);
+            if self.gone {
+                self.wakes.stop();
             }
-            if let Some(until) = self.stops_until
-                && ((self.device.is_idle() && !self.requests.holds()) || self.clock.now() >= until)
-            {
+            let is_idle = self.device.is_idle() && !self.requests.holds();
+            if self.stops() && (is_idle || self.wakes.is_late()) {
                 return Ok(self.device.device);
             }
-            let timeout = if sleeps { self.due() } else { Some(Duration::ZERO) };
-            self.wait(timeout)?;
+            self.wait(sleeps)?;
         }
     }
 
@@ -174,7 +154,7 @@ impl FuseServer {
     /// Takes the kernel's requests, as many as there may be. Whether there was one.
     fn take(&mut self) -> Result<bool, FuseError> {
         let mut found = false;
-        while !self.gone && self.stops_until.is_none() && self.taken < REQUESTS_MAX {
+        while !self.gone && !self.stops() && self.taken < REQUESTS_MAX {
             let Some(mut payload) = self.payload.take().or_else(|| self.room.take(PAYLOAD_BYTES_MAX)) else {
                 return Err(VerbsError::System { what: "memory", reason: "none for a request".into() }.into());
             };
@@ -195,7 +175,7 @@ impl FuseServer {
                         Errno::NODEV => {
                             self.gone = true;
                             // It is in error for ever, which wakes whoever waits for it.
-                            let _ = epoll::delete(&self.epoll, &self.mount);
+                            let _ = epoll::delete(&self.wakes.epoll, &self.mount);
                             self.listens = false;
                             return Ok(found);
                         }
@@ -223,7 +203,7 @@ impl FuseServer {
     /// Takes the requests that the ring has. Whether there was one.
     fn take_from_ring(&mut self) -> Result<bool, FuseError> {
         let mut found = false;
-        while self.stops_until.is_none()
+        while !self.stops()
             && let Some((place, came)) = self.ring.as_mut().and_then(FuseRing::event)
         {
             found = true;
@@ -275,7 +255,7 @@ impl FuseServer {
                 if matches!(call, Call::Init { .. })
                     && let Some(ring) = &mut self.ring
                 {
-                    watch(&self.epoll, ring, RING)?;
+                    watch(&self.wakes.epoll, ring, RING)?;
                     ring.register().map_err(by_ring)?;
                 }
                 None
@@ -361,38 +341,22 @@ impl FuseServer {
         Ok(())
     }
 
-    /// How long it may sleep; none: until something comes.
-    fn due(&self) -> Option<Duration> {
-        let first = self.device.device.due().into_iter().chain(self.stops_until).min()?;
-        Some(first.saturating_duration_since(self.clock.now()))
+    fn stops(&self) -> bool {
+        self.wakes.stops_until.is_some()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), FuseError> {
+    fn wait(&mut self, sleeps: bool) -> Result<(), FuseError> {
         // It stays readable as long as requests wait in it.
-        let listens = !self.gone && self.stops_until.is_none() && self.taken < REQUESTS_MAX;
+        let listens = !self.gone && !self.stops() && self.taken < REQUESTS_MAX;
         if listens != self.listens {
             self.listens = listens;
             let wanted = if listens { EventFlags::IN } else { EventFlags::empty() };
             let data = EventData::new_u64(KERNEL);
-            epoll::modify(&self.epoll, &self.mount, data, wanted).map_err(|errno| failed("epoll_ctl", errno))?;
+            let told = epoll::modify(&self.wakes.epoll, &self.mount, data, wanted);
+            told.map_err(|errno| failed("epoll_ctl", errno))?;
         }
-        let timeout = timeout.map(timespec);
-        let mut events: [MaybeUninit<Event>; 4] = [const { MaybeUninit::uninit() }; 4];
-        let (found, _) = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            Err(Errno::INTR) => return Ok(()),
-            found => found.map_err(|errno| failed("epoll_wait", errno))?,
-        };
-        for event in found {
-            match event.data.u64() {
-                KERNEL => self.readable = true,
-                SIGNAL => {
-                    self.signal.drain();
-                    self.stops_until.get_or_insert(self.clock.now() + self.options.patience);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        let until = self.device.device.due().into_iter().chain(self.wakes.stops_until).min();
+        Ok(self.wakes.wait(sleeps, until, |token, _| self.readable |= token == KERNEL)?)
     }
 }
 
@@ -405,6 +369,4 @@ fn by_ring(error: std::io::Error) -> FuseError {
 const REQUESTS_MAX: usize = 64;
 const IO_URING_ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
 const KERNEL: u64 = 0;
-const DEVICE: u64 = 1;
-const SIGNAL: u64 = 2;
-const RING: u64 = 3;
+const RING: u64 = 1;

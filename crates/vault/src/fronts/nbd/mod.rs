@@ -35,6 +35,7 @@ use overside_verbs::VerbsError;
 use overside_volume::Device;
 use overside_volume::wire::Role;
 
+use crate::fronts::wakes::PATIENCE;
 use crate::server::{NoDoor, Node};
 
 #[doc(hidden)]
@@ -146,7 +147,7 @@ pub struct NbdOptions {
 
 impl Default for NbdOptions {
     fn default() -> Self {
-        NbdOptions { connections_max: 16, greeting: Duration::from_secs(30), patience: Duration::from_secs(5) }
+        NbdOptions { connections_max: 16, greeting: Duration::from_secs(30), patience: PATIENCE }
     }
 }
 

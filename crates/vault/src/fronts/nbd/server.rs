@@ -1,17 +1,15 @@
 //! The loop: connections on one side, devices on the other. It sleeps when neither has anything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_verbs::watch::{Signal, failed, timespec};
-use overside_verbs::{Clock, VerbsError};
+use overside_verbs::Clock;
+use overside_verbs::watch::Signal;
 use overside_volume::{Device, Geometry, Work};
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::io::Errno;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::connection::{Broken, Connection, Reply};
 use super::negotiation::Offers;
@@ -19,7 +17,8 @@ use super::socket_file::SocketFile;
 use super::wire::Refusal;
 use super::{Exports, NbdError, NbdOptions, NotOpened};
 use crate::fronts::room::Room;
-use crate::fronts::routed::{Ended, Routed, give_back, watch};
+use crate::fronts::routed::{Ended, Routed, give_back};
+use crate::fronts::wakes::{Wakes, watch, watch_device};
 
 /// Where clients find a server. Nobody answers them before there is one.
 #[derive(Debug)]
@@ -39,10 +38,8 @@ impl NbdSocket {
 #[derive(Debug)]
 pub struct NbdServer {
     place: SocketFile,
-    clock: Arc<dyn Clock>,
     options: NbdOptions,
-    epoll: OwnedFd,
-    signal: Arc<Signal>,
+    wakes: Wakes,
     connections: BTreeMap<u64, Watched>,
     opened: Opened,
     room: Room,
@@ -52,7 +49,6 @@ pub struct NbdServer {
     ended: Vec<Ended<Route>>,
     /// The system had no descriptor for one that waits: looked at again after a while.
     accepts_at: Option<Instant>,
-    stops_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -67,7 +63,7 @@ struct Watched {
 #[derive(Debug)]
 struct Opened {
     exports: Box<dyn Exports>,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     devices: BTreeMap<u64, Export>,
     next: u64,
 }
@@ -99,31 +95,26 @@ impl NbdServer {
         options: NbdOptions,
     ) -> Result<NbdServer, NbdError> {
         let NbdSocket(place) = socket;
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| failed("epoll_create", errno))?;
-        let signal = Arc::new(Signal::new()?);
-        watch(&epoll, &place, PLACE)?;
-        watch(&epoll, &*signal, SIGNAL)?;
-        let shared = epoll.try_clone().map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
+        let wakes = Wakes::new(clock, options.patience)?;
+        watch(&wakes.epoll, &place, PLACE)?;
+        let opened = Opened { exports, epoll: wakes.epoll.clone(), devices: BTreeMap::new(), next: 0 };
         Ok(NbdServer {
             place,
-            clock,
             options,
-            epoll,
-            signal,
+            wakes,
             connections: BTreeMap::new(),
-            opened: Opened { exports, epoll: shared, devices: BTreeMap::new(), next: 0 },
+            opened,
             room: Room::default(),
-            next: 0,
+            next: PLACE,
             active: BTreeSet::new(),
             ended: Vec::new(),
             accepts_at: None,
-            stops_until: None,
         })
     }
 
     /// Ends [`run`](Self::run) when it is notified.
     pub fn stopper(&self) -> Arc<Signal> {
-        self.signal.clone()
+        self.wakes.stopper()
     }
 
     /// Serves until it is stopped. Then requests that were taken end first, for a while.
@@ -138,14 +129,13 @@ impl NbdServer {
         }
         loop {
             let sleeps = self.turn();
-            if let Some(until) = self.stops_until {
+            if self.wakes.stops_until.is_some() {
                 let ended = self.connections.is_empty() && self.opened.devices.values().all(|e| e.requests.is_idle());
-                if ended || self.clock.now() >= until {
+                if ended || self.wakes.is_late() {
                     break;
                 }
             }
-            let timeout = if sleeps { self.due() } else { Some(Duration::ZERO) };
-            self.wait(timeout)?;
+            self.wait(sleeps)?;
         }
         self.connections.clear();
         self.opened.close(|_| true);
@@ -255,8 +245,7 @@ impl NbdServer {
         wanted.set(EventFlags::OUT, connection.blocked);
         if wanted != *interest {
             *interest = wanted;
-            let data = EventData::new_u64(id << KIND_BITS | CONNECTION);
-            if epoll::modify(&self.epoll, connection.as_fd(), data, wanted).is_err() {
+            if epoll::modify(&self.wakes.epoll, connection.as_fd(), EventData::new_u64(id), wanted).is_err() {
                 self.remove(id);
             }
         }
@@ -265,7 +254,7 @@ impl NbdServer {
     /// Ends connections that have not chosen an export in time.
     fn end_silent(&mut self) {
         let Some(first) = self.connections.values().filter_map(Watched::greets_until).min() else { return };
-        let now = self.clock.now();
+        let now = self.wakes.now();
         if now < first {
             return;
         }
@@ -277,54 +266,38 @@ impl NbdServer {
 
     fn remove(&mut self, id: u64) {
         if let Some(Watched { connection, .. }) = self.connections.remove(&id) {
-            let _ = epoll::delete(&self.epoll, connection.as_fd());
+            let _ = epoll::delete(&self.wakes.epoll, connection.as_fd());
         }
     }
 
-    /// How long it may sleep; none: until something comes.
-    fn due(&self) -> Option<Duration> {
+    fn wait(&mut self, sleeps: bool) -> Result<(), NbdError> {
         let devices = self.opened.devices.values().filter_map(|export| export.requests.device.due());
         let greets = self.connections.values().filter_map(Watched::greets_until);
-        let first = devices.chain(greets).chain(self.stops_until).chain(self.accepts_at).min()?;
-        Some(first.saturating_duration_since(self.clock.now()))
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), NbdError> {
-        let timeout = timeout.map(timespec);
-        let mut events: [MaybeUninit<Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
-        let (found, _) = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            Err(Errno::INTR) => return Ok(()),
-            found => found.map_err(|errno| failed("epoll_wait", errno))?,
-        };
-        let (mut accepts, mut broken) = (false, Vec::new());
-        for event in found {
-            let (token, flags) = (event.data.u64(), event.flags);
-            let id = token >> KIND_BITS;
-            match token & KIND_MASK {
-                CONNECTION => {
-                    let Some(Watched { connection, .. }) = self.connections.get_mut(&id) else { continue };
-                    self.active.insert(id);
-                    let reads = flags.contains(EventFlags::IN);
-                    // Of a client that has gone, what is still there is read: it may have asked for a WRITE.
-                    let gone = flags.intersects(EventFlags::HUP | EventFlags::ERR) && !reads;
-                    if gone || (reads && connection.receive().is_err()) {
-                        broken.push(id);
-                    }
+        let until = devices.chain(greets).chain(self.wakes.stops_until).chain(self.accepts_at).min();
+        let (mut accepts, mut broken, stopped) = (false, Vec::new(), self.wakes.stops_until.is_some());
+        self.wakes.wait(sleeps, until, |token, flags| {
+            if token == PLACE {
+                accepts = true;
+            } else if let Some(Watched { connection, .. }) = self.connections.get_mut(&token) {
+                self.active.insert(token);
+                let reads = flags.contains(EventFlags::IN);
+                // Of a client that has gone, what is still there is read: it may have asked for a WRITE.
+                let gone = flags.intersects(EventFlags::HUP | EventFlags::ERR) && !reads;
+                if gone || (reads && connection.receive().is_err()) {
+                    broken.push(token);
                 }
-                SIGNAL => {
-                    self.signal.drain();
-                    self.stop();
-                }
-                PLACE => accepts = true,
-                // Every device is polled in every turn.
-                _ => {}
             }
-        }
+        })?;
         broken.into_iter().for_each(|id| self.remove(id));
-        let is_time = self.accepts_at.is_some_and(|when| self.clock.now() >= when);
-        if is_time {
+        if self.wakes.stops_until.is_some() {
+            if !stopped {
+                self.close();
+            }
+            return Ok(());
+        }
+        if self.accepts_at.is_some_and(|when| self.wakes.now() >= when) {
             self.accepts_at = None;
-            watch(&self.epoll, &self.place, PLACE)?;
+            watch(&self.wakes.epoll, &self.place, PLACE)?;
         }
         if accepts {
             self.accept();
@@ -333,37 +306,30 @@ impl NbdServer {
     }
 
     fn accept(&mut self) {
-        if self.stops_until.is_some() {
-            return;
-        }
         match self.place.accept() {
             // One too many: it sees the connection end.
             Ok(Some(_)) if self.connections.len() >= self.options.connections_max => {}
             Ok(Some(socket)) => {
                 self.next += 1;
                 let connection = Connection::new(socket);
-                let (interest, data) = (EventFlags::IN, EventData::new_u64(self.next << KIND_BITS | CONNECTION));
-                if epoll::add(&self.epoll, connection.as_fd(), data, interest).is_ok() {
-                    let greets_until = self.clock.now() + self.options.greeting;
-                    self.connections.insert(self.next, Watched { connection, interest, greets_until });
+                if watch(&self.wakes.epoll, &connection, self.next).is_ok() {
+                    let greets_until = self.wakes.now() + self.options.greeting;
+                    self.connections.insert(self.next, Watched { connection, interest: EventFlags::IN, greets_until });
                     self.active.insert(self.next);
                 }
             }
             Ok(None) => {}
             Err(_) => {
-                let _ = epoll::delete(&self.epoll, &self.place);
-                self.accepts_at = Some(self.clock.now() + ACCEPT_PAUSE);
+                let _ = epoll::delete(&self.wakes.epoll, &self.place);
+                self.accepts_at = Some(self.wakes.now() + ACCEPT_PAUSE);
             }
         }
     }
 
     /// Takes nothing more.
-    fn stop(&mut self) {
-        if self.stops_until.is_none() {
-            self.stops_until = Some(self.clock.now() + self.options.patience);
-            if self.accepts_at.take().is_none() {
-                let _ = epoll::delete(&self.epoll, &self.place);
-            }
+    fn close(&mut self) {
+        if self.accepts_at.take().is_none() {
+            let _ = epoll::delete(&self.wakes.epoll, &self.place);
         }
         for (id, Watched { connection, .. }) in &mut self.connections {
             connection.close();
@@ -412,12 +378,9 @@ impl Offers for Opened {
             NotOpened::Refused(why) => (Refusal::Policy, why),
         })?;
         self.next += 1;
-        if let Some(fd) = device.fd()
-            && let Err(errno) =
-                epoll::add(&self.epoll, fd, EventData::new_u64(self.next << KIND_BITS | DEVICE), EventFlags::IN)
-        {
+        if let Err(error) = watch_device(&self.epoll, &*device) {
             self.exports.close(name, device);
-            return Err((Refusal::Policy, format!("the server has no room to wait for the export: {errno}")));
+            return Err((Refusal::Policy, format!("the server has no room to wait for the export: {error}")));
         }
         let geometry = device.geometry();
         let export = Export { name: name.to_owned(), geometry, requests: Routed::new(device) };
@@ -426,14 +389,7 @@ impl Offers for Opened {
     }
 }
 
-/// What a token names is in its lowest bits.
-const KIND_BITS: u32 = 2;
-const KIND_MASK: u64 = 3;
-const CONNECTION: u64 = 0;
-const DEVICE: u64 = 1;
-const PLACE: u64 = 2;
-const SIGNAL: u64 = 3;
-/// Events that are taken at once.
-const EVENTS: usize = 64;
+/// The socket's token; those of connections come after it.
+const PLACE: u64 = 0;
 /// After the system had no descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

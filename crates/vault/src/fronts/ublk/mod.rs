@@ -17,7 +17,6 @@ mod wire;
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use overside_disk::{Ublk, UblkControl};
 use overside_verbs::VerbsError;
@@ -26,19 +25,6 @@ pub use server::UblkServer;
 use wire::Information;
 #[doc(hidden)]
 pub use wire::{fuzz_ublk, seeds_ublk};
-
-/// How a block device is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UblkOptions {
-    /// How long the next request may take to end when it is stopped, before all others fail.
-    pub patience: Duration,
-}
-
-impl Default for UblkOptions {
-    fn default() -> Self {
-        UblkOptions { patience: Duration::from_secs(5) }
-    }
-}
 
 /// The kernel's driver.
 #[derive(Debug)]

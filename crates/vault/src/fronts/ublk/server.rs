@@ -2,24 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use overside_disk::{DESCRIPTOR_BYTES, Ublk, UblkControl, UblkEvent};
 use overside_memory::Bytes;
 use overside_verbs::Clock;
-use overside_verbs::watch::{Signal, failed, timespec};
+use overside_verbs::watch::Signal;
 use overside_volume::{Device, Work};
-use rustix::event::epoll::{self, CreateFlags, Event};
 use rustix::io::Errno;
 
 use super::wire::{ANY_DEVICE, Asked, Information, parameters};
-use super::{BLOCK_DEVICE, UblkDriver, UblkError, UblkOptions};
+use super::{BLOCK_DEVICE, UblkDriver, UblkError};
 use crate::fronts::room::Room;
-use crate::fronts::routed::{Ended, Routed, errno_of, give_back, watch};
+use crate::fronts::routed::{Ended, Routed, errno_of, give_back};
+use crate::fronts::wakes::{PATIENCE, Wakes, watch, watch_device};
 
 /// Serves a device as a block device. The driver wants one thread to begin and to go on.
 #[derive(Debug)]
@@ -27,18 +24,14 @@ pub struct UblkServer {
     driver: Ublk,
     /// The block device's.
     number: u32,
-    clock: Arc<dyn Clock>,
-    options: UblkOptions,
-    epoll: OwnedFd,
-    signal: Arc<Signal>,
+    /// When it is to stop, all requests fail once none has ended in time.
+    wakes: Wakes,
     device: Routed<u16>,
     /// Places of the queue whose requests were taken and not answered.
     taken: BTreeSet<u16>,
     ended: Vec<Ended<u16>>,
     room: Room,
     stage: Stage,
-    /// It is to end; and when no request ends until then, all fail.
-    stops_until: Option<Instant>,
     /// All requests fail.
     refuses: bool,
 }
@@ -60,45 +53,32 @@ impl UblkServer {
     ///
     /// # Errors
     /// The driver or the system refuses.
-    pub fn new(
-        driver: UblkDriver,
-        device: Box<dyn Device>,
-        clock: Arc<dyn Clock>,
-        options: UblkOptions,
-    ) -> Result<UblkServer, UblkError> {
+    pub fn new(driver: UblkDriver, device: Box<dyn Device>, clock: Arc<dyn Clock>) -> Result<UblkServer, UblkError> {
         let geometry = device.geometry();
         let wanted = parameters(geometry).ok_or(UblkError::Units { bytes: geometry.unit_bytes })?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| failed("epoll_create", errno))?;
-        let signal = Arc::new(Signal::new()?);
+        let wakes = Wakes::new(clock, PATIENCE)?;
         let mut driver = driver;
         driver.sweep();
         let UblkDriver(mut driver) = driver;
-        watch(&epoll, &driver, KERNEL)?;
-        watch(&epoll, &*signal, SIGNAL)?;
-        if let Some(fd) = device.fd() {
-            watch(&epoll, &fd, DEVICE)?;
-        }
+        watch(&wakes.epoll, &driver, KERNEL)?;
+        watch_device(&wakes.epoll, &*device)?;
         let number = add(&mut driver, wanted)?;
         Ok(UblkServer {
             driver,
             number,
-            clock,
-            options,
-            epoll,
-            signal,
+            wakes,
             device: Routed::new(device),
             taken: BTreeSet::new(),
             ended: Vec::new(),
             room: Room::default(),
             stage: Stage::Added,
-            stops_until: None,
             refuses: false,
         })
     }
 
     /// Ends [`start`](Self::start) or [`run`](Self::run) when it is notified.
     pub fn stopper(&self) -> Arc<Signal> {
-        self.signal.clone()
+        self.wakes.stopper()
     }
 
     /// Makes the block device, and serves the kernel meanwhile: it looks for partitions. Where the device is.
@@ -136,18 +116,20 @@ impl UblkServer {
             if is_over(self) {
                 return Ok(());
             }
-            if self.stops_until.is_some() && self.stage == Stage::Live {
+            if self.wakes.stops_until.is_some() && self.stage == Stage::Live {
                 self.begin(UblkControl::Stop, Stage::Stopping)?;
             }
-            if self.stops_until.is_some_and(|until| self.clock.now() >= until) && !self.refuses {
+            if !self.refuses && self.wakes.is_late() {
                 self.refuses = true;
                 for place in std::mem::take(&mut self.taken) {
                     self.commit(place, Err(Errno::IO))?;
                 }
                 sleeps = false;
             }
-            let timeout = if sleeps { self.due() } else { Some(Duration::ZERO) };
-            self.wait(timeout)?;
+            let stops = self.wakes.stops_until.filter(|_| !self.refuses);
+            let until = self.device.device.due().into_iter().chain(stops).min();
+            // Requests are taken in every turn.
+            self.wakes.wait(sleeps, until, |_, _| {})?;
         }
     }
 
@@ -178,7 +160,7 @@ impl UblkServer {
             UblkEvent::Request(place, descriptor) => self.carry(place, descriptor),
             UblkEvent::Ended(_, Errno::NODEV) => {
                 // Somebody takes the block device away.
-                self.stop();
+                self.wakes.stop();
                 Ok(())
             }
             UblkEvent::Ended(_, errno) => Err(UblkError::Driver { what: "a request's end", source: errno.into() }),
@@ -243,9 +225,7 @@ impl UblkServer {
             _ => Ok(0),
         });
         give_back(work, &mut self.room);
-        if self.stops_until.is_some() {
-            self.stops_until = Some(self.clock.now() + self.options.patience);
-        }
+        self.wakes.go_on();
         self.commit(place, result)
     }
 
@@ -259,33 +239,6 @@ impl UblkServer {
         let process = u64::from(std::process::id());
         self.driver.begin(what, self.number, process, Vec::new()).map_err(asks)?;
         self.driver.submit().map_err(asks)
-    }
-
-    fn stop(&mut self) {
-        self.stops_until.get_or_insert(self.clock.now() + self.options.patience);
-    }
-
-    /// How long it may sleep; none: until something comes.
-    fn due(&self) -> Option<Duration> {
-        let stops = self.stops_until.filter(|_| !self.refuses);
-        let first = self.device.device.due().into_iter().chain(stops).min()?;
-        Some(first.saturating_duration_since(self.clock.now()))
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), UblkError> {
-        let timeout = timeout.map(timespec);
-        let mut events: [MaybeUninit<Event>; 4] = [const { MaybeUninit::uninit() }; 4];
-        let (found, _) = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            // A request has come.
-            Err(Errno::INTR) => return Ok(()),
-            found => found.map_err(|errno| failed("epoll_wait", errno))?,
-        };
-        let is_signal = |event: &Event| event.data.u64() == SIGNAL;
-        if found.iter().any(is_signal) {
-            self.signal.drain();
-            self.stop();
-        }
-        Ok(())
     }
 }
 
@@ -324,5 +277,3 @@ fn asks(source: io::Error) -> UblkError {
 /// Requests that the kernel has under way here; more wait in it.
 const DEPTH: u16 = 128;
 const KERNEL: u64 = 0;
-const DEVICE: u64 = 1;
-const SIGNAL: u64 = 2;

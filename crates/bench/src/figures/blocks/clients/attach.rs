@@ -6,7 +6,7 @@ use crate::process::{Process, child_socket, read_word, write_words};
 use anyhow::{Context, Result};
 use overside::{
     vault::fronts::{
-        fuse::{FuseMount, FuseOptions, FuseServer},
+        fuse::{FuseMount, FuseServer},
         nbd::{NbdOptions, NbdServer, NbdSocket, OneExport},
     },
     verbs::SystemClock,
@@ -79,7 +79,7 @@ pub(super) fn serve_file(address: &str, volume: &str, file: &str, role: Role) ->
     set_parent_process_death_signal(None).context("the kernel does not let this process outlive its parent")?;
     let mount = FuseMount::new(Path::new(file), role == Role::Reader)?;
     let device = device(address, volume, role)?;
-    let server = FuseServer::new(mount, device, SystemClock::handle(), FuseOptions::default())?;
+    let server = FuseServer::new(mount, device, SystemClock::handle())?;
     let stopper = server.stopper();
     let serving = thread::spawn(move || server.run().map(drop));
     until_told()?;

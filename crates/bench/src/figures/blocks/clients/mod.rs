@@ -53,18 +53,19 @@ pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     setting.progress.say("clients");
     let keeper = Keeper::start()?;
     let socket = |name: &str| keeper.folder().join(name);
-    let node = Node::start(Order { nbd: Some(socket("node")), ..super::cached::cached_order() })?;
+    let mut node = Node::start(Order { nbd: Some(socket("node")), ..super::cached::cached_order() })?;
     node.fill(VOLUME, BYTES)?;
     let attached = Attached::start(&node, VOLUME, &socket("attached"))?;
     let mut sides = sides(&node, &attached, &socket("attached"), &socket("node"))?;
-    ways(setting, &mut figure, &mut sides)?;
+    ways(setting, &mut figure, &mut sides, &mut node)?;
     drop(sides);
     layers(setting, &mut figure)?;
     figure.text = format!(
         "One read at a time, at random places of {} MiB that the node's cache holds, over shared memory. <i>Bare transport</i>: register the \
          client's memory, send 64 bytes, be written to, wake up, deregister; nothing is looked up. <i>Native</i> polls for {} µs before it \
          sleeps; <i>asleep</i> sleeps at once. <i>Attached</i> is a process beside the client that offers the volume over NBD; the node's own \
-         front is a hop shorter. Wake-ups are the times that a process slept. Layers are parts of the same read on one thread of one \
+         front is a hop shorter. Of the node's processor time, work is what its workers did not poll for nothing. Wake-ups are the times \
+         that a process slept. Layers are parts of the same read on one thread of one \
          process: the node's cache alone, and the node without a connection.",
         BYTES >> 20,
         super::cached::POLLS_NS / 1000
@@ -124,12 +125,26 @@ struct Shares {
     stretch: Stretch,
     /// Of the process between.
     between_ns: u64,
+    /// Of the serving process's time, polling for nothing; none where nothing counts it.
+    polled_ns: Option<u64>,
     wake_ups: u64,
 }
 
+impl Shares {
+    /// Work of the serving process for a read.
+    fn work_each(&self) -> Option<f64> {
+        let work = self.stretch.server_ns.saturating_sub(self.polled_ns?);
+        Some(work as f64 / self.stretch.times.len().max(1) as f64)
+    }
+}
+
 impl Side {
-    fn reads(&mut self, bytes: usize, ns: u64, seed: u64) -> Result<Shares> {
+    fn reads(&mut self, node: &mut Node, bytes: usize, ns: u64, seed: u64) -> Result<Shares> {
         let (server, between) = (self.server, self.between);
+        // The node's workers count it. NBD has a thread of its own there, and the bare transport another process.
+        let counts = between.is_some() || matches!(self.end, End::Volume(_));
+        let mut polled = || if counts { node.polled_ns().map(Some) } else { Ok(None) };
+        let polled_before = polled()?;
         let processes = || [Some(std::process::id()), Some(server), between].into_iter().flatten();
         let slept = || processes().map(|pid| Ok(Switches::of(pid)?)).collect::<Result<Vec<_>>>();
         let used = |pid: Option<u32>| pid.map_or(Ok(Cpu::default()), |pid| Ok::<_, anyhow::Error>(Cpu::of(pid)?));
@@ -150,7 +165,9 @@ impl Side {
         thread::sleep(SETTLING);
         stretch.server_ns = used(Some(server))? - before.0;
         let wake_ups = slept()?.into_iter().zip(before.2).map(|(after, before)| after.since(before)).sum();
-        Ok(Shares { stretch, between_ns: used(between)? - before.1, wake_ups })
+        let between_ns = used(between)? - before.1;
+        let polled_ns = polled()?.zip(polled_before).map(|(after, before)| after - before);
+        Ok(Shares { stretch, between_ns, polled_ns, wake_ups })
     }
 }
 
@@ -160,7 +177,7 @@ fn places_for(ns: u64, bytes: usize, seed: u64) -> impl FnMut() -> Option<u64> {
     move || (elapsed_ns(start) < ns).then(|| random.below(BYTES / bytes as u64) * bytes as u64)
 }
 
-fn ways(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Result<()> {
+fn ways(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side], node: &mut Node) -> Result<()> {
     let sizes: &[usize] = if setting.quick {
         &[2 * KIB, BLOCK_BYTES, 64 * KIB]
     } else {
@@ -172,7 +189,7 @@ fn ways(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Resul
     let samples = alternate(kinds * sizes.len(), rounds, |at, round| {
         done += 1;
         setting.progress.part("clients", done, rounds * kinds * sizes.len());
-        sides[at % kinds].reads(sizes[at / kinds], slice, round as u64)
+        sides[at % kinds].reads(node, sizes[at / kinds], slice, round as u64)
     })?;
     for (at, shares) in samples.iter().enumerate() {
         let (name, bytes) = (WAYS[at % kinds], sizes[at / kinds] as u64);
@@ -184,7 +201,11 @@ fn ways(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Resul
         record("client's CPU ns", &|of| each(of.stretch.client_ns + of.between_ns, of));
         record("node's CPU ns", &|of| each(of.stretch.server_ns, of));
         record("wake-ups", &|of| each(of.wake_ups, of));
-        record("node's share", &|of| each(of.stretch.server_ns, of) / of.stretch.mean().max(1.0));
+        if shares.iter().all(|of| of.polled_ns.is_some()) {
+            let work = |of: &Shares| of.work_each().unwrap_or_default();
+            record("node's work ns", &work);
+            record("node's work over its time", &|of| work(of) / of.stretch.mean().max(1.0));
+        }
     }
     Ok(())
 }
@@ -230,12 +251,14 @@ fn by_way(figure: &Figure) -> Table {
                 cell(&of("p50 ns"), 1e-3, 1),
                 cell(&of("client's CPU ns"), 1e-3, 1),
                 cell(&of("node's CPU ns"), 1e-3, 1),
-                cell(&of("node's share"), 100.0, 0),
+                cell(&of("node's work ns"), 1e-3, 1),
+                cell(&of("node's work over its time"), 100.0, 0),
                 cell(&of("wake-ups"), 1.0, 2),
             ]);
         }
     }
-    let head = ["", "bytes", "p50 µs", "client's CPU µs", "node's CPU µs", "node's share, %", "wake-ups"];
+    let head =
+        ["", "bytes", "p50 µs", "client's CPU µs", "node's CPU µs", "of it work", "over its time, %", "wake-ups"];
     table("One cached read at a time; the client's processor time is with what stands between", &head, rows)
 }
 

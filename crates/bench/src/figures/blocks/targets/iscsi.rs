@@ -1,8 +1,7 @@
 //! The plainest initiator of iSCSI there is (RFC 7143): one connection, one session, no digests, and no way back from an error. Beside
 //! `nbd` it is what asks other people's servers, so that servers are compared and not their clients.
 
-use super::super::load::{Asked, STEP_BYTES, Stretch, known};
-use crate::measure::{Cpu, elapsed_ns, now_ns};
+use super::super::load::{Asked, STEP_BYTES, Stretch, closed_loop, known};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{BufReader, Read, Write},
@@ -111,31 +110,9 @@ impl Iscsi {
 
     /// As [`Client::run`](super::super::load::Client::run).
     pub(super) fn run(&mut self, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
-        let (mut begun, mut done) = (vec![0; asked.depth], Stretch::default());
         let payload = vec![0xA5; if asked.writes { asked.bytes } else { 0 }];
-        let (cpu, start) = (Cpu::own(), now_ns());
-        let mut under_way = 0;
-        for tag in 0..asked.depth as u32 {
-            let Some(at) = place() else { break };
-            begun[tag as usize] = now_ns();
-            self.ask_at(tag, at, asked.bytes, asked.writes.then_some(&payload))?;
-            under_way += 1;
-        }
-        while under_way > 0 {
-            let tag = self.until_ended(&payload)?;
-            let since = begun.get_mut(tag as usize).context("the iSCSI target answers what was not asked")?;
-            done.times.push(elapsed_ns(*since));
-            match place() {
-                Some(at) => {
-                    *since = now_ns();
-                    self.ask_at(tag, at, asked.bytes, asked.writes.then_some(&payload))?;
-                }
-                None => under_way -= 1,
-            }
-        }
-        (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-        done.bytes = done.times.len() as u64 * asked.bytes as u64;
-        Ok(done)
+        let asks = |iscsi: &mut Iscsi, tag, at| iscsi.ask_at(tag, at, asked.bytes, asked.writes.then_some(&payload));
+        closed_loop(self, asked, place, asks, |iscsi| iscsi.until_ended(&payload).map(u64::from))
     }
 
     /// Writes what every block is known by.
