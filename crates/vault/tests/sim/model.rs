@@ -18,6 +18,9 @@ struct State {
     next: u64,
     /// Those that write zeros.
     zeros: BTreeSet<u64>,
+    /// READs behind one piece of a WRITE whose other pieces are under way, which found what was there before: the sector, the
+    /// version that was asked for last, and what is wrong unless that fails.
+    owed: Vec<(u64, u64, String)>,
     /// Bytes have changed on a disk; and whether nothing has them right.
     changed: Option<bool>,
     wrong: Option<String>,
@@ -87,6 +90,10 @@ impl Model {
     pub fn wrote(&self, sectors: std::ops::Range<u64>, version: u64, durable: bool) {
         for number in sectors {
             let mut state = self.state();
+            let owed = state.owed.iter().find(|(sector, last, _)| (*sector, *last) == (number, version));
+            if let Some((_, _, text)) = owed.cloned() {
+                state.wrong.get_or_insert(text);
+            }
             let Some(sector) = state.sectors.get_mut(&number) else { continue };
             sector.pending.remove(&version);
             if durable {
@@ -100,6 +107,7 @@ impl Model {
     pub fn failed(&self, sectors: std::ops::Range<u64>, version: u64) {
         let mut state = self.state();
         for number in sectors {
+            state.owed.retain(|(sector, last, _)| (*sector, *last) != (number, version));
             let Some(sector) = state.sectors.get_mut(&number) else { continue };
             sector.pending.remove(&version);
             sector.may_be = &sector.may_be | &sector.may_stay;
@@ -147,7 +155,12 @@ impl Model {
         let was_lost = sector.lost > *changes && fits(&sector.may_stay);
         if !if now { fits(&sector.may_be) } else { fits(before) || was_lost } {
             let text = format!("sector {number} is {found}; it may be {before:?}, now {sector:?}");
-            state.wrong.get_or_insert(text);
+            // A piece of a WRITE may have failed whose other pieces have not ended.
+            let last = sector.pending.last().filter(|_| now && state.changed == Some(true) && fits(&sector.may_stay));
+            match last.copied() {
+                Some(last) => state.owed.push((number, last, text)),
+                None => _ = state.wrong.get_or_insert(text),
+            }
         } else if now && sector.pending.is_empty() {
             // All later READs agree.
             sector.may_be.retain(|version| state.content(*version) == found);
@@ -157,6 +170,7 @@ impl Model {
 
     /// The client is no more: what it did not hear of may have happened, and what the power took is not written again.
     pub fn client_gone(&self) {
+        self.state().owed.clear();
         for sector in self.state().sectors.values_mut() {
             if !sector.pending.is_empty() || sector.at_risk {
                 sector.may_be = &sector.may_be | &sector.may_stay;
