@@ -10,7 +10,7 @@
 //! session            Context::reply     the answer, now
 //!                    Context::hold      the answer, now, but sent once a log has come so far
 //!                    Context::later     a Ticket: the answer comes later, from any thread
-//!                    Context::attend    the worker itself goes on with what ends such requests, a disk say
+//!                    Context::attend    the worker itself goes on with what ends them, a disk say
 //!                    Context::stream    more messages than one: Session::produce is asked for the
 //!                                       next as long as the connection's window has room
 //! worker             outbox → SENDs, up to the window → completions release what they held
@@ -30,8 +30,8 @@
 //!   `state`, `dial`: connections in and out.
 //! - `envelope`, `part`: what every message begins with; what is longer than a buffer.
 //! - `worker`, `stepped`: requests in, streams asked for messages; a server without threads.
-//! - `context`, `ticket`, `ordered`, `hold`, `carry`, `attended`: answers now, later, in order, once
-//!   a log has come so far, or once a disk has ended something.
+//! - `context`, `ticket`, `ordered`, `hold`, `carry`, `attended`: answers now, later, in order,
+//!   once a log has come so far, or once a disk has ended something.
 //! - `connection`, `transmit`, `latency`, `notices`: outbox and window, transmit buffers,
 //!   histograms, what the operator learns. `client`: the other end's link.
 //!
