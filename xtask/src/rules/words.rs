@@ -20,11 +20,16 @@ const MACHINE_PATHS: [&str; 5] = [
 ];
 const LOCKED_SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
+/// Whether a line names such a path, and not a folder of ours that is called alike.
+fn names(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| !line[..at].ends_with(|before: char| before.is_alphanumeric()))
+}
+
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<Violation> = tree.sources.iter().flat_map(unfinished).collect();
     for (path, text) in &tree.files {
         for (index, line) in text.lines().enumerate() {
-            if let Some(found) = MACHINE_PATHS.iter().find(|found| line.contains(**found)) {
+            if let Some(found) = MACHINE_PATHS.iter().find(|found| names(line, found)) {
                 let message = format!("`{found}` is a path of one machine: make it relative");
                 violations.push(violation(RULE, path, index + 1, message));
             }
@@ -104,6 +109,9 @@ mod tests {
         let line = format!("see {}x", MACHINE_PATHS[0]);
         let tree = planted::tree(&[("docs/a.md", &line)]);
         assert_eq!(planted::lines(&check(&tree)), [1]);
+        let [whole, ours] = ["", "crates/vault/src"].map(|before| format!("see `{before}{}x`", MACHINE_PATHS[2]));
+        let tree = planted::tree(&[("docs/a.md", &format!("{ours}\n{whole}\n"))]);
+        assert_eq!(planted::lines(&check(&tree)), [2]);
     }
 
     #[test]
