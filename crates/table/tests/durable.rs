@@ -374,7 +374,8 @@ fn a_write_that_fails_ends_the_server_and_acknowledges_nothing() {
             drop(server);
         },
     );
-    assert!(waits && said.is_err(), "{said:?}");
+    // The group that an idle server writes may fail first; then the put is refused at once, and told why.
+    assert!(said.as_ref().is_err_and(|why| waits || why.contains("planted")), "{waits} {said:?}");
     let told = failures.lock().unwrap().join("\n");
     assert!(told.contains("planted") && told.contains("failed") && told.lines().count() == 1, "{told}");
     bench.start();
