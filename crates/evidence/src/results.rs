@@ -78,8 +78,8 @@ impl Kept {
     /// It lacks a series that a rule asks for.
     pub fn judge(&self, path: &str) -> Result<Vec<Judgement>, String> {
         let all = crate::judge(&self.figure).map_err(|error| format!("{path}: {error}"))?;
-        match all.iter().find_map(|judgement| Some((judgement.claim, judgement.lacks()?))) {
-            Some((claim, lacks)) => Err(format!("{path}: {lacks}, which {claim} asks for; measure it again")),
+        match Judgement::lacking(&all) {
+            Some(lacking) => Err(format!("{path}: {lacking}; measure it again")),
             None => Ok(all),
         }
     }

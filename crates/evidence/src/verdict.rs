@@ -353,6 +353,12 @@ impl Judgement {
     pub fn lacks(&self) -> Option<&str> {
         self.parts.iter().find_map(|part| part.lacks.as_deref())
     }
+
+    /// What the first of some claims asks of a figure that it does not have, and which claim that is.
+    pub fn lacking<'a>(all: impl IntoIterator<Item = &'a Judgement>) -> Option<String> {
+        let (claim, lacks) = all.into_iter().find_map(|one| Some((one.claim, one.lacks()?)))?;
+        Some(format!("{lacks}, which {claim} asks for"))
+    }
 }
 
 impl fmt::Display for Judged {

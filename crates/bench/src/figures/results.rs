@@ -4,7 +4,7 @@ use super::Figure;
 use crate::report::Machine;
 use anyhow::{Context, Result, bail, ensure};
 use overside_disk::AtomicFile;
-use overside_evidence::{FORMAT, Kept};
+use overside_evidence::{FORMAT, Judgement, Kept};
 use std::{
     fs,
     io::Write,
@@ -85,9 +85,7 @@ impl Keep {
 
 /// What a claim asks of a figure that it does not have: programs may be missing here.
 pub(super) fn lacking(figure: &Figure) -> Option<String> {
-    let all = figure.claims.iter().map(|claim| &claim.judgement);
-    let (claim, lacks) = all.filter_map(|judgement| Some((judgement.claim, judgement.lacks()?))).next()?;
-    Some(format!("{lacks}, which {claim} asks for"))
+    Judgement::lacking(figure.claims.iter().map(|claim| &claim.judgement))
 }
 
 fn git(arguments: &[&str]) -> Result<String> {
