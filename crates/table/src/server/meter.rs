@@ -96,6 +96,7 @@ const INTERRUPTED_NS: i64 = 50_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overside_reference::SteppedClock;
     use overside_verbs::SystemClock;
 
     fn price(meter: &Meter, way: Mode) -> f64 {
@@ -114,10 +115,9 @@ mod tests {
 
     #[test]
     fn a_way_that_was_not_taken_for_long_is_tried_again() {
-        let meter = Meter::default();
-        // Several each time: a sample in which this thread was kept off its processor does not count.
+        let (meter, clock) = (Meter::default(), SteppedClock::new(0));
         let took = |way, beyond_ns: f64, times| {
-            (0..times).for_each(|_| meter.note(way, -beyond_ns, 1, Stopwatch(Some(Instant::now())), &SystemClock));
+            (0..times).for_each(|_| meter.note(way, -beyond_ns, 1, Stopwatch(Some(clock.now())), &*clock));
         };
         took(Mode::Gather, 40_000.0, 8);
         assert!(price(&meter, Mode::Gather) >= 40_000.0, "a bad minute");
@@ -129,19 +129,19 @@ mod tests {
 
     #[test]
     fn what_was_measured_moves_the_price_towards_it() {
-        let meter = Meter::default();
+        let (meter, clock) = (Meter::default(), SteppedClock::new(0));
         assert_eq!(price(&meter, Mode::Copy), 0.0);
-        let running = || Stopwatch(Some(Instant::now() - std::time::Duration::from_nanos(5_000)));
-        meter.note(Mode::Copy, 2000.0, 2, running(), &SystemClock);
+        let running = || Stopwatch(Some(clock.now() - std::time::Duration::from_nanos(5_000)));
+        meter.note(Mode::Copy, 2000.0, 2, running(), &*clock);
         let first = price(&meter, Mode::Copy);
         assert!((1_500.0..10_000.0).contains(&first), "half of 5 µs, less half of 2 µs: {first}");
         assert_eq!(price(&meter, Mode::Gather), first, "what is common to all, as far as known");
-        meter.note(Mode::Gather, 4_000.0, 1, running(), &SystemClock);
+        meter.note(Mode::Gather, 4_000.0, 1, running(), &*clock);
         assert!(price(&meter, Mode::Gather) < first);
-        let late = Stopwatch(Some(Instant::now() - std::time::Duration::from_millis(5)));
-        meter.note(Mode::Copy, 1000.0, 1, late, &SystemClock);
+        let late = Stopwatch(Some(clock.now() - std::time::Duration::from_millis(5)));
+        meter.note(Mode::Copy, 1000.0, 1, late, &*clock);
         assert_eq!(price(&meter, Mode::Copy), first, "an interrupted page says nothing");
-        meter.note(Mode::Copy, 1000.0, 1, Stopwatch(None), &SystemClock);
+        meter.note(Mode::Copy, 1000.0, 1, Stopwatch(None), &*clock);
         assert_eq!(price(&meter, Mode::Copy), first);
     }
 }
