@@ -35,6 +35,36 @@ const NOT_SHIPPED: [&str; 7] = [
     "guest/",
     "xtask/",
 ];
+/// What changes with each result, if a note counts it.
+const COUNTED: [&str; 8] = ["run", "runs", "machine", "machines", "step", "steps", "core", "cores"];
+const COUNTS_OF: [&str; 24] = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "sixteen",
+    "all",
+    "both",
+    "most",
+    "some",
+    "other",
+    "newest",
+    "newer",
+    "latest",
+    "older",
+    "oldest",
+    "committed",
+    "full",
+    "former",
+];
+/// Names of machines.
+const MACHINES: [&str; 4] = ["intel", "amd", "epyc", "xeon"];
 const CI: &str = ".ci/run";
 const NIGHTLY: &str = ".ci/nightly";
 const JOBS: &str = "guest/src/jobs.rs";
@@ -55,6 +85,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             what_backs_it(claim),
             what_calls_it(tree, claim),
             what_it_says(&evidence, claim),
+            what_it_notes(claim),
         ];
         let complaints = complaints.into_iter().flatten();
         violations.extend(complaints.map(|what| violation(RULE, CLAIMS, claim.line, format!("{}: {what}", claim.id))));
@@ -262,6 +293,30 @@ fn what_it_says(evidence: &Evidence, claim: &Claim) -> Vec<String> {
     let differs = claim.verdict != Some(says);
     let complaint = || format!("the committed results say `{}`, and `verdict` says {held}", says.text());
     differs.then(complaint).into_iter().collect()
+}
+
+/// A note outlives the next result: what was measured, how often and where stands beside the verdict, made of the results.
+fn what_it_notes(claim: &Claim) -> Vec<String> {
+    let of = |what: &str| {
+        format!("`note` says `{what}`, which the next result makes stale: the page shows what each run says")
+    };
+    let words: Vec<String> = claim.note.split_whitespace().map(bare).collect();
+    let is_count = |word: &String| COUNTS_OF.contains(&&word[..]) || word.bytes().all(|b| b.is_ascii_digit());
+    let counted = words.iter().enumerate().filter(|(_, word)| COUNTED.contains(&&word[..]));
+    let counted = counted.filter(|(at, _)| words[at.saturating_sub(3)..*at].iter().any(is_count));
+    let mut stale: Vec<String> = counted.map(|(at, _)| words[at.saturating_sub(3)..=at].join(" ")).collect();
+    stale.extend(words.iter().filter(|word| MACHINES.contains(&&word[..])).cloned());
+    // What the paper states and what a rule asks is no measurement.
+    let asked = rules().filter(|rule| rule.claim == claim.id).flat_map(|rule| rule.parts);
+    let asked: String = asked.map(|part| format!("{} {} ", part.says, part.bar)).collect();
+    let known = [numbers(&claim.states), numbers(&asked)].concat();
+    stale.extend(numbers(&claim.note).into_iter().filter(|number| number.contains('.') && !known.contains(number)));
+    stale.iter().map(|what| of(what)).collect()
+}
+
+/// A word in small letters, without its marks.
+fn bare(word: &str) -> String {
+    word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }
 
 /// Every claim that code cites exists, and its row does not say that nothing is built.

@@ -190,3 +190,31 @@ fn a_page_that_was_written_by_hand_is_stale() {
     figures.clear();
     assert!(stale(&figures)[0].contains("lacks the line"));
 }
+
+#[test]
+fn a_note_counts_nothing_that_the_next_result_changes() {
+    let noted = |note: &str| found(&format!("{BUILT}note = \"{note}\"\n"), TESTED);
+    let ruled = |note: &str| {
+        let lines = "states = \"1.7\"\nnumbers = [\"1.7\"]\nstate = \"not yet\"\nfigure = [\"bench delta\"]\n";
+        found_in("TC-C01", &format!("{lines}note = \"{note}\"\n"), &[])
+    };
+    for (note, what) in [
+        ("all committed runs but the newest made lists", "all committed runs"),
+        ("on one of three machines it differs", "one of three machines"),
+        ("no full run is there", "no full run"),
+        ("16 cores say otherwise", "16 cores"),
+        ("in 3 of its 8 steps", "of its 8 steps"),
+        ("on Intel it differs", "intel"),
+        ("it is 0.29", "0.29"),
+    ] {
+        assert!(noted(note)[0].contains(&format!("`note` says `{what}`")), "{note}: {:?}", noted(note));
+    }
+    for note in
+        ["a list of runs", "stops between the steps of a split", "committed to memory", "256 entries, 4 KiB, 6 %"]
+    {
+        assert_eq!(noted(note), [""; 0], "{note}");
+    }
+    // What the paper states and what a rule asks.
+    assert_eq!(ruled("asked is 1.7"), [""; 0]);
+    assert!(ruled("asked is 1.7, it is 1.8")[0].contains("`note` says `1.8`"));
+}
