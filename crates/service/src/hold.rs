@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Mutex, MutexGuard};
 use crate::ticket::Mailbox;
 
 /// What a message waits for before it is sent, and all that is sent behind it on its connection.

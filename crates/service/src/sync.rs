@@ -3,6 +3,10 @@
 
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard};
