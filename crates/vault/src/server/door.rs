@@ -40,6 +40,8 @@ struct Done {
     completions: Vec<Completion>,
     /// The owner sleeps, or is about to.
     armed: bool,
+    /// It was woken, and the signal still says so.
+    woken: bool,
 }
 
 impl Ended {
@@ -47,8 +49,14 @@ impl Ended {
         let mut done = lock(&self.done);
         done.completions.push(completion);
         if std::mem::take(&mut done.armed) {
+            done.woken = true;
             self.signal.notify();
         }
+    }
+
+    /// The owner does not sleep, and looks again before it does.
+    fn disarm(&self) {
+        lock(&self.done).armed = false;
     }
 }
 
@@ -107,6 +115,8 @@ impl Device for Door {
         if !self.is_open() {
             return;
         }
+        // What a cache has ends at once: that must not wake whoever asks.
+        self.ended.disarm();
         while self.in_flight + self.refused.len() < REQUESTS_MAX
             && let Some(request) = batch.pop_front()
         {
@@ -128,7 +138,9 @@ impl Device for Door {
         if !self.refused.is_empty() || !done.completions.is_empty() {
             return false;
         }
-        self.ended.signal.drain();
+        if std::mem::take(&mut done.woken) {
+            self.ended.signal.drain();
+        }
         done.armed = true;
         true
     }
