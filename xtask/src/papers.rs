@@ -360,7 +360,7 @@ Five papers stand behind what is built or planned here. Each mechanism (`-M`) an
 a row: what the paper says and where, the code, what fails when it breaks, the figure that shows
 it, and its state. Code that rests on a row cites it: `//= to-copy §5.3 TC-M28`.
 
-States: **built** (code and test stand; shipped code uses a mechanism; a rule judges a claim),
+States: **built** (code and test stand; shipped code uses a mechanism; a rule or a test judges a claim),
 **partly** (what is missing is named), **not yet**, **not applicable** (with the reason). A verdict
 is computed from a figure's JSON by the rules below; beside it stands what each committed full run
 says, by machine, and the last table has what was measured. Where no full run is committed, it is
