@@ -8,8 +8,8 @@ use overside_service::SessionWaker;
 use overside_volume::wire::{SessionReport, SessionRole, Status};
 
 use super::ledger::Ledger;
-use super::lock;
 use super::volume::Volume;
+use super::{Writes, lock};
 
 /// One client of a volume.
 #[derive(Debug)]
@@ -52,6 +52,12 @@ impl Attachment {
             left: Mutex::default(),
             requests: Mutex::default(),
         }
+    }
+
+    /// Whether a write is on stable storage when it is acknowledged. Of a group's sessions each one is: a client that kept what it
+    /// wrote would write it again, after a loss of power, over what another of them wrote there since.
+    pub(super) fn is_through(&self) -> bool {
+        self.volume.writes == Writes::Through || self.group != 0
     }
 
     /// Another writer takes its place: from now on it is refused.

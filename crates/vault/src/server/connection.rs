@@ -13,7 +13,7 @@ use super::attachment::Attachment;
 use super::blocks;
 use super::ledger::{Admitted, Credits};
 use super::volume::{Route, To, answer};
-use super::{Node, Who, Writes, lock, writer_of};
+use super::{Node, Who, lock, writer_of};
 
 /// A connection's session with the service.
 #[derive(Debug)]
@@ -163,10 +163,10 @@ impl Connection {
             read_only,
             requests_max: options.requests_max,
             request_bytes_max,
-            features: match to.volume.writes {
+            features: match to.is_through() {
                 _ if to.volume.files.is_some() => wire::FILES,
-                Writes::Back => hello.features & wire::FEATURES,
-                Writes::Through => 0,
+                false => hello.features & wire::FEATURES,
+                true => 0,
             },
             ..refused(Status::Done)
         };
@@ -284,7 +284,7 @@ impl Connection {
                     return Ok(());
                 }
                 let block = block.and_then(|bytes| self.node.blocks()?.take(bytes as usize));
-                let through = to.volume.writes == Writes::Through;
+                let through = to.is_through();
                 match self.work(asked.operation, at, length, payload, through, block) {
                     Some((work, _)) if is_refused(&work, *read_only, *mends) => refuse(DeviceError::ReadOnly),
                     Some(prepared) => Ok(prepared),
@@ -295,7 +295,7 @@ impl Connection {
         match (prepared, self.node.blocks()) {
             (Ok((work, block)), Some(blocks)) => {
                 let zeroes = matches!(work, Work::Zero { .. } | Work::Discard { .. });
-                let flushes = zeroes && to.volume.writes == Writes::Through;
+                let flushes = zeroes && to.is_through();
                 let route = Route { attachment: to.clone(), to: To::Client { ticket, reply, block }, flushes };
                 to.volume.submit(work, route, blocks, Some(context));
             }

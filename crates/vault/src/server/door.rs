@@ -11,7 +11,7 @@ use overside_volume::{Completion, Device, DeviceError, Geometry, Request, Work};
 
 use super::attachment::Attachment;
 use super::volume::{Route, To};
-use super::{Node, Writes, lock};
+use super::{Node, lock};
 
 /// A volume of this process' node. It is a client as every other one is: a writer while no other is, and
 /// fenced off when another takes over. Requests go to the volume's device as they are, without a copy.
@@ -85,7 +85,7 @@ impl Door {
             let result = checked.and(Err(DeviceError::Unreachable));
             return self.refused.push(Completion { tag, work, result });
         };
-        let through = self.to.volume.writes == Writes::Through;
+        let through = self.to.is_through();
         let (mut flushes, mut asked) = (false, false);
         match &mut work {
             Work::Write { fua, .. } => asked = std::mem::replace(fua, *fua || through),

@@ -136,6 +136,49 @@ fn io_goes_on_with_a_cache_when_the_node_is_killed() {
     goes_on("tcp", "cached through", 3, 4);
 }
 
+/// Two connections of one writer, for two threads that share no lock: what either wrote last is there, though the node that
+/// acknowledges what is not yet on the disk is killed in between.
+#[test]
+fn sessions_of_a_group_write_over_each_other_and_lose_nothing() {
+    for transport in TRANSPORTS {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, name) = (folder.path().join("disk"), fresh_name(transport));
+        let mut node = Some(Killed::start(transport, &name, &path, "cached back"));
+        let attach = || {
+            let options = LinkOptions { group: 3, ..LinkOptions::default() };
+            Link::attach(provider(transport), &name, "v", options).unwrap()
+        };
+        let (mut links, mut chance) = ([attach(), attach()], Chance(7));
+        let mut model = vec![0u8; 8 * 4096];
+        let read = |link: &mut dyn Device, length: usize| {
+            let into = Segment::private(length).unwrap().carve(length).pop().unwrap();
+            let work = Work::Read { at: 0, length, into };
+            match overside_volume::complete(link, &SystemClock, work, PATIENCE) {
+                (Some(Work::Read { into, .. }), Ok(())) => into[..length].to_vec(),
+                (_, result) => panic!("{result:?}"),
+            }
+        };
+        for round in 1..60u8 {
+            let (who, place) = (chance.below(2) as usize, chance.below(8) * 4096);
+            let mut buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+            buffer[..4096].fill(round);
+            model[place as usize..place as usize + 4096].fill(round);
+            let work = Work::Write { at: place, from: Bytes::prefix(buffer, 4096), fua: false };
+            let (_, result) = overside_volume::complete(&mut links[who], &SystemClock, work, PATIENCE);
+            assert_eq!(result, Ok(()));
+            if round % 15 == 0 {
+                drop(node.take());
+                node = Some(Killed::start(transport, &name, &path, "cached back"));
+                // Both come again, in either order.
+                let first = chance.below(2) as usize;
+                for who in [first, 1 - first, first] {
+                    assert!(read(&mut links[who], model.len()) == model, "{transport}, round {round}, link {who}");
+                }
+            }
+        }
+    }
+}
+
 /// Nobody comes back: requests end once the client would not wait longer.
 #[test]
 fn io_ends_when_the_client_gives_up() {

@@ -46,7 +46,8 @@ pub struct LinkOptions {
     pub key: Option<Key>,
     /// It is for a volume that keeps files: places are those of [`files`](crate::files).
     pub files: bool,
-    /// Sessions that write one volume together have the same, by chance; 0: it writes alone.
+    /// Sessions that write one volume together have the same number, drawn by chance; 0: it writes alone. So that threads write
+    /// without a lock between them, each attaches for itself. A group's writes are on stable storage when they end.
     pub group: u64,
     /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At half of it the link flushes.
     pub kept_bytes_max: u64,
