@@ -6,7 +6,7 @@ use overside_memory::{Buffer, Bytes, Segment};
 use overside_vault::server::Writes;
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::wire::{Report, Role};
-use overside_volume::{MemoryDevice, Work, complete};
+use overside_volume::{Hint, MemoryDevice, Work, complete};
 
 use super::*;
 
@@ -122,6 +122,33 @@ fn is_never_old(transport: &str, writes: Writes) {
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
     assert!(report(transport, &name).volumes[0].counts.hits > 0, "nothing was answered from memory");
+}
+
+/// A native client's hints steer the node's cache (vi-attached-storage §3.2, VI-M34).
+#[test]
+fn hints_of_a_client_bring_blocks_and_let_them_go() {
+    for transport in TRANSPORTS {
+        let name = fresh_name(transport);
+        let options = NodeOptions { cache: small_cache(), ..NodeOptions::default() };
+        let _served = serve(transport, &name, Box::new(MemoryDevice::new(1 << 20).unwrap()), options);
+        let mut device = attach(transport, &name, Role::Writer);
+        let mut found = |hints: &[Hint]| {
+            for hint in hints {
+                let work = Work::Hint { at: 0, length: BLOCK as u64, hint: *hint };
+                assert_eq!(complete(&mut device, &SystemClock, work, PATIENCE).1, Ok(()));
+            }
+            let before = report(transport, &name).volumes[0].counts.hits;
+            read(&mut device, 0, BLOCK);
+            report(transport, &name).volumes[0].counts.hits - before
+        };
+        assert_eq!((found(&[]), found(&[])), (0, 1), "{transport}");
+        assert_eq!(found(&[Hint::DontNeed]), 0, "{transport}");
+        // A block that is still on its way is not found.
+        let limit = Instant::now() + PATIENCE;
+        while found(&[Hint::DontNeed, Hint::WillNeed]) == 0 {
+            assert!(Instant::now() < limit, "{transport}: the hint brings nothing");
+        }
+    }
 }
 
 #[test]
