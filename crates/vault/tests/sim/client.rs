@@ -11,7 +11,7 @@ use overside_sim::{Chance, World};
 use overside_verbs::Provider;
 use overside_volume::client::{Link, LinkOptions, Volume};
 use overside_volume::wire::{Asked, Hello, Operation, Reply, Role, Status, Welcome};
-use overside_volume::{Completion, Device, DeviceError, Request, Work, wait};
+use overside_volume::{Completion, Device, DeviceError, Request, Work};
 
 use super::model::{self, Known, Model, SECTOR};
 
@@ -29,6 +29,8 @@ pub struct Load {
     pub kept_bytes_max: u64,
     /// It has members look whether they have what was written.
     pub checks: bool,
+    /// It writes over two sessions of this group, as two threads do; 0: over one.
+    pub group: u64,
 }
 
 pub struct Client {
@@ -36,9 +38,19 @@ pub struct Client {
     chance: Chance,
     model: Model,
     load: Load,
-    volume: Volume,
-    pending: BTreeMap<u64, Pending>,
+    /// Sessions: one, or those of a group.
+    links: Vec<Volume>,
+    pending: BTreeMap<u64, UnderWay>,
     next: u64,
+}
+
+/// A request, and over which session it was asked.
+struct UnderWay {
+    link: usize,
+    /// Where, how many bytes, and whether it may change them.
+    range: Option<(u64, u64)>,
+    changes: bool,
+    asked: Pending,
 }
 
 enum Pending {
@@ -58,18 +70,25 @@ impl Client {
             request_bytes_max: 16 << 10,
             receives: 16,
             kept_bytes_max: load.kept_bytes_max,
+            group: load.group,
             ..LinkOptions::default()
         };
-        let volume = loop {
+        let attach = |role| loop {
             let provider: Arc<dyn Provider> = provider.clone();
-            match Link::attach(provider, "node", "v", options.clone()) {
+            match Link::attach(provider, "node", "v", LinkOptions { role, ..options.clone() }) {
                 Ok(volume) => break volume,
                 Err(_) => world.clock().sleep(Duration::from_millis(3)),
             }
         };
+        let mut links = vec![attach(role)];
         world.note("client: attached", 0);
+        if load.group != 0 {
+            // A second one joins; it fences nobody off.
+            links.push(attach(Role::Writer));
+            world.note("client: attached twice", 0);
+        }
         let chance = world.chance(name);
-        Client { world: world.clone(), chance, model, load, volume, pending: BTreeMap::new(), next: 0 }
+        Client { world: world.clone(), chance, model, load, links, pending: BTreeMap::new(), next: 0 }
     }
 
     /// All that it is to do.
@@ -120,10 +139,12 @@ impl Client {
         }
         // From here on nobody makes good what the power takes.
         self.model.client_gone();
-        if self.volume.handle().rewrites() > 0 {
-            self.world.note("client: wrote again", 0);
+        for link in self.links {
+            if link.handle().rewrites() > 0 {
+                self.world.note("client: wrote again", 0);
+            }
+            link.close(Duration::from_millis(200));
         }
-        self.volume.close(Duration::from_millis(200));
     }
 
     fn ask(&mut self) {
@@ -167,21 +188,47 @@ impl Client {
     }
 
     fn submit(&mut self, work: Work, asked: Pending) {
+        let (range, changes) = (work.range(), work.writes() || matches!(work, Work::Check { .. }));
+        let link = self.link_for(range, changes);
         let tag = self.next;
         self.next += 1;
-        self.pending.insert(tag, asked);
+        self.pending.insert(tag, UnderWay { link, range, changes, asked });
         let mut batch = [Request { tag, work }].into();
-        self.volume.submit(&mut batch);
+        self.links[link].submit(&mut batch);
         assert!(batch.is_empty(), "a client takes few requests");
+    }
+
+    /// Any session, but requests that overlap have an order over one alone: who has several waits for the others.
+    fn link_for(&mut self, range: Option<(u64, u64)>, changes: bool) -> usize {
+        if self.links.len() == 1 {
+            return 0;
+        }
+        let link = self.chance.below(2) as usize;
+        let meets = |other: &UnderWay| match (range, other.range) {
+            (Some((at, length)), Some((other_at, other_length))) => {
+                at < other_at + other_length && other_at < at + length && (changes || other.changes)
+            }
+            _ => false,
+        };
+        while self.pending.values().any(|other| other.link != link && meets(other)) {
+            self.turn();
+        }
+        link
     }
 
     fn turn(&mut self) {
         let mut done = Vec::new();
-        if self.volume.poll(&mut done) == 0 {
+        let found: usize = self.links.iter_mut().map(|link| link.poll(&mut done)).sum();
+        if found == 0 {
             let clock = self.world.clock();
             let until = clock.now() + Duration::from_secs(60);
-            if wait(&mut self.volume, &*clock, Some(until)).is_err() {
-                self.model.fail("a client cannot wait".to_owned());
+            // Each is armed, whatever the others say.
+            if self.links.iter_mut().fold(true, |sleeps, link| link.arm() & sleeps) {
+                let due = self.links.iter().filter_map(|link| link.due()).chain([until]).min();
+                let fds: Vec<_> = self.links.iter().filter_map(|link| link.fd()).collect();
+                if clock.wait(&fds, due).is_err() {
+                    self.model.fail("a client cannot wait".to_owned());
+                }
             }
             return;
         }
@@ -189,7 +236,7 @@ impl Client {
     }
 
     fn ended(&mut self, Completion { tag, work, result }: Completion) {
-        let Some(asked) = self.pending.remove(&tag) else { return };
+        let Some(UnderWay { asked, .. }) = self.pending.remove(&tag) else { return };
         if result == Err(DeviceError::Corrupt) && self.model.has_changed() == Some(true) {
             if let Pending::Write { sectors, version, .. } = asked {
                 // A part of a unit that is lost cannot be written.
