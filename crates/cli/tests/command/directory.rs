@@ -36,7 +36,7 @@ pub fn content(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, Vec<u8>)> {
 }
 
 /// A directory that a server left after a clean end: a table in a checkpoint, and a change behind it.
-fn left() -> Durable {
+pub fn left() -> Durable {
     let durable = Durable::new(&[]);
     let mut server = durable.start();
     let mut client = connect(&server);

@@ -332,7 +332,7 @@ fn switches(server: &Server) -> u64 {
 }
 
 /// Looks again and again, for two minutes at most.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let mut left = 2400;
     while !so() {
         assert!(left > 0, "{what}");

@@ -15,6 +15,7 @@ mod mirrored;
 mod network;
 mod rows;
 mod run;
+mod salvaged;
 mod server;
 mod tables;
 mod volumes;

@@ -44,14 +44,19 @@ impl<D: Disk> Directory<D> {
                     self.take_checkpoint(manifest.clone());
                     return Ok(Some(manifest));
                 }
-                Err(refusal @ (Refusal::Damage(_) | Refusal::Foreign { .. })) if self.salvages() => {
-                    self.losses.push(refusal.to_string());
-                    self.broken.push(layout::manifest(number));
+                Err(Refusal::Damage(damage)) if self.salvages() => self.pass_over(number, damage.to_string()),
+                Err(Refusal::Foreign { file }) if self.salvages() => {
+                    self.pass_over(number, format!("{file} belongs to another data directory"));
                 }
                 Err(refusal) => return Err(refusal),
             }
         }
         Ok(None)
+    }
+
+    fn pass_over(&mut self, number: u64, loss: String) {
+        self.losses.push(loss);
+        self.broken.push(layout::manifest(number));
     }
 
     fn manifest(&mut self, number: u64) -> Result<Manifest, Refusal> {

@@ -214,8 +214,12 @@ impl Checkpoint<'_> {
         Ok(full)
     }
 
-    /// Takes a table over from the last checkpoint: nothing in it has changed since. False if it was not there.
+    /// Takes a table over from the last checkpoint: nothing in it has changed since. False if it was not there, or may be damaged
+    /// there: what was passed over must not be in a checkpoint again.
     pub fn keep(&mut self, number: u32) -> bool {
+        if self.of.facts.salvaged {
+            return false;
+        }
         let last = self.of.last.as_ref().and_then(|last| last.tables.iter().find(|table| table.number == number));
         let kept = last.cloned();
         self.tables.extend(kept.clone());

@@ -100,8 +100,8 @@ impl<'s> Adopter<'s> {
         let salvages = directory.salvages();
         let mut first = match directory.pages(table) {
             Ok(pages) => pages,
-            Err(refusal @ Refusal::Damage(_)) if salvages => {
-                taken.losses.push(refusal.to_string());
+            Err(Refusal::Damage(damage)) if salvages => {
+                taken.losses.push(damage.to_string());
                 return Ok((adoption, Vec::new()));
             }
             Err(refusal) => return Err(broken(&refusal)),
@@ -196,7 +196,7 @@ impl Work {
                 Ok(()) => Ok(()),
             });
             match (read, failed) {
-                (Err(refusal @ Refusal::Damage(_)), _) if self.salvages => losses.push(refusal.to_string()),
+                (Err(Refusal::Damage(damage)), _) if self.salvages => losses.push(damage.to_string()),
                 (Err(_), Some(error)) => return Err(unplanted(error)),
                 (read, _) => read.map_err(|refusal| broken(&refusal))?,
             }
