@@ -190,13 +190,21 @@ impl<D: Disk> Directory<D> {
 
     /// Numbers of the files of the log with this end of name, ascending.
     pub(crate) fn numbers(&mut self, end: &str) -> Result<Vec<u64>, Refusal> {
-        let path = self.disk.path().join(layout::LOG).display().to_string();
-        let entries = self.disk.list(layout::LOG).map_err(Refusal::io(format!("reading {path}")))?;
-        let strange = entries.iter().find(|entry| !entry.is_file);
-        if let Some(strange) = strange {
-            return Err(Refusal::NoFile { path, found: strange.name.clone() });
-        }
+        let entries = self.entries(layout::LOG)?;
         Ok(entries.iter().filter_map(|entry| layout::number(&entry.name, end)).collect())
+    }
+
+    /// What lies in one of its folders: files alone.
+    pub(crate) fn entries(&mut self, folder: &str) -> Result<Vec<Entry>, Refusal> {
+        let path = self.disk.path().join(folder).display().to_string();
+        let entries = match self.disk.list(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Refusal::NoFolder { path }),
+            listed => listed.map_err(Refusal::io(format!("reading {path}")))?,
+        };
+        match entries.iter().find(|entry| !entry.is_file) {
+            Some(strange) => Err(Refusal::NoFile { path, found: strange.name.clone() }),
+            None => Ok(entries),
+        }
     }
 
     /// Brings to the disk what a killed server left with the kernel alone: from now on it counts as durable.
@@ -308,10 +316,10 @@ fn read_identity(disk: &mut dyn Disk, options: &Options) -> Result<DirectoryId, 
         read
     };
     let (request, bytes) = read().map_err(Refusal::io(format!("reading {path}")))?;
-    let Request::Read { buffer, .. } = request else { return Err(Refusal::damage(path, 0, "it could not be read")) };
+    let Request::Read { buffer, .. } = request else { return Err(Refusal::Identity { file: path }) };
     parse_identity(&buffer[..bytes as usize]).map_err(|version| match version {
         Some(found) => Refusal::Version { file: path, found },
-        None => Refusal::damage(path, 0, "its checksum is wrong, so it does not say which files belong here"),
+        None => Refusal::Identity { file: path },
     })
 }
 

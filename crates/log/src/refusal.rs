@@ -48,6 +48,22 @@ pub enum Refusal {
         /// What lies in it.
         found: String,
     },
+    /// What every other file is compared with cannot be read.
+    #[error(
+        "{file} is damaged, so it does not say which files belong here; put it back from a copy: --salvage needs it, too"
+    )]
+    Identity {
+        /// Which file.
+        file: String,
+    },
+    /// One of its folders is missing.
+    #[error(
+        "there is no folder {path}; put it back from a copy, or make it (mkdir -m 700) and start with --salvage from what is sound"
+    )]
+    NoFolder {
+        /// The folder.
+        path: String,
+    },
     /// There is nothing in it.
     #[error("{path} is no data directory: it has no IDENTITY; name one that a server was started with")]
     Absent {

@@ -1,7 +1,7 @@
 //! Data directories that cannot be used, by servers and by those who only look: one line, what to do, status 1, nothing changed.
 
 use super::durable::{Durable, connect, put, schema};
-use super::server::{overside, told};
+use super::server::{Server, overside, told};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -140,7 +140,60 @@ fn a_newer_version_is_refused() {
     // One that is garbled is no other version.
     identity[end] ^= 1;
     fs::write(dir.join("IDENTITY"), &identity).unwrap();
-    refuse(&dir, durable.folder.path(), &["IDENTITY", "checksum"]);
+    refuse(&dir, durable.folder.path(), &["IDENTITY is damaged", "put it back from a copy"]);
+    // Nor does --salvage help, which is not what is told.
+    let mut salvaging = command(WAYS[0], &dir);
+    salvaging.arg("--salvage");
+    let line = refusal(salvaging, "serve --salvage");
+    assert!(line.contains("put it back from a copy") && !line.contains("start with"), "{line}");
+}
+
+#[test]
+fn a_missing_folder_is_named_and_what_to_do_helps() {
+    let durable = left();
+    let around = durable.folder.path();
+    let dir = PathBuf::from(durable.dir());
+    for name in ["log", "checkpoint"] {
+        let (there, elsewhere) = (dir.join(name), around.join("elsewhere"));
+        fs::rename(&there, &elsewhere).unwrap();
+        let words = [&format!("no folder {}", there.display()), "put it back from a copy", "mkdir -m 700", "--salvage"];
+        refuse(&dir, around, &words);
+        let salvage = || {
+            let mut command = command(WAYS[0], &dir);
+            command.arg("--salvage");
+            command
+        };
+        let line = refusal(salvage(), "serve --salvage");
+        assert!(line.contains(&format!("no folder {}", there.display())), "{line}");
+        fs::rename(&elsewhere, &there).unwrap();
+    }
+    // A row in ten is the log's, and all are the checkpoint's.
+    fs::rename(dir.join("log"), around.join("elsewhere")).unwrap();
+    fs::create_dir(dir.join("log")).unwrap();
+    fs::set_permissions(dir.join("log"), Permissions::from_mode(0o700)).unwrap();
+    let server = Server::with(&["--data", dir.to_str().unwrap(), "--salvage"]);
+    assert!(server.log().contains("lost: "), "{}", server.log());
+    assert_eq!(connect(&server).tables().unwrap()[0].rows, 500);
+}
+
+/// Somebody else's files are no business of a server's.
+#[test]
+fn files_of_strangers_stay() {
+    let durable = left();
+    let dir = PathBuf::from(durable.dir());
+    let strangers = ["checkpoint/notes.txt", "checkpoint/x.pages", "log/notes.txt"].map(|name| dir.join(name));
+    strangers.iter().for_each(|path| fs::write(path, "text").unwrap());
+    let mut server = durable.start();
+    let mut client = connect(&server);
+    let table = client.table("t").unwrap();
+    put(&mut client, &table, 0..10, 3).unwrap();
+    client.checkpoint().unwrap();
+    drop(client);
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+    strangers.iter().for_each(|path| assert_eq!(fs::read(path).unwrap(), b"text", "{}", path.display()));
+    let ours = content(&dir.join("checkpoint")).len() - 2;
+    assert_eq!(ours, 2, "a manifest and a table's pages");
 }
 
 #[test]

@@ -30,11 +30,7 @@ impl<D: Disk> Directory<D> {
     /// # Errors
     /// It is damaged, of another directory or another version. In [`Mode::Salvage`] an older one is taken, if there is one.
     pub fn checkpoint(&mut self) -> Result<Option<Manifest>, Refusal> {
-        let path = self.disk.path().join(layout::CHECKPOINT).display().to_string();
-        let entries = self.disk.list(layout::CHECKPOINT).map_err(Refusal::io(format!("reading {path}")))?;
-        if let Some(strange) = entries.iter().find(|entry| !entry.is_file) {
-            return Err(Refusal::NoFile { path, found: strange.name.clone() });
-        }
+        let entries = self.entries(layout::CHECKPOINT)?;
         let mut numbers: Vec<u64> =
             entries.iter().filter_map(|entry| layout::number(&entry.name, layout::MANIFEST)).collect();
         numbers.sort_unstable();

@@ -64,12 +64,9 @@ struct OpenTable {
 
 impl Checkpoints {
     pub(crate) fn new(mut disk: Box<dyn Disk>, facts: Facts, last: Option<Manifest>) -> io::Result<Checkpoints> {
-        let entries = disk.list(layout::CHECKPOINT)?;
-        let ends = [layout::PAGES, layout::MANIFEST, layout::PART];
-        let numbers = entries.iter().flat_map(|entry| ends.map(|end| layout::number(&entry.name, end)));
-        let aside = disk.list(layout::SALVAGED).unwrap_or_default();
-        let aside = aside.iter().flat_map(|entry| ends.map(|end| layout::number(&entry.name, end)));
-        let next = numbers.chain(aside).flatten().max().unwrap_or(0) + 1;
+        let mut entries = disk.list(layout::CHECKPOINT)?;
+        entries.extend(disk.list(layout::SALVAGED).unwrap_or_default());
+        let next = entries.iter().filter_map(|entry| number_of(&entry.name)).max().unwrap_or(0) + 1;
         let mut checkpoints = Checkpoints { disk, facts, last, next };
         // What a server before did not finish.
         checkpoints.clean()?;
@@ -122,7 +119,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Takes away, or apart, what the newest checkpoint does not need.
+    /// Takes away, or apart, what the newest checkpoint does not need. Files of strangers stay.
     fn clean(&mut self) -> io::Result<()> {
         let needed = self.last.as_ref().map(|last| {
             let files = last.tables.iter().map(|table| layout::pages(table.file));
@@ -131,7 +128,7 @@ impl Checkpoints {
         let needed = needed.unwrap_or_default();
         for entry in self.disk.list(layout::CHECKPOINT)? {
             let name = format!("{}/{}", layout::CHECKPOINT, entry.name);
-            if needed.contains(&name) {
+            if needed.contains(&name) || number_of(&entry.name).is_none() {
                 continue;
             }
             if self.facts.salvaged {
@@ -393,6 +390,11 @@ impl Drop for Checkpoint<'_> {
             let _ = self.of.disk.unlink(&layout::pages(*file));
         }
     }
+}
+
+/// The number in a name of a checkpoint's file, if it is one.
+fn number_of(name: &str) -> Option<u64> {
+    [layout::PAGES, layout::MANIFEST, layout::PART].iter().find_map(|end| layout::number(name, end))
 }
 
 const WRITES_MAX: usize = 2;
