@@ -143,6 +143,8 @@ pub struct Entry {
     pub is_file: bool,
     /// It is a folder.
     pub is_folder: bool,
+    /// It is this user's, and no other may write it.
+    pub is_private: bool,
 }
 
 /// What can be asked of a file. Places and lengths of reads and writes are whole blocks

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::{Entry, FileId, Open};
@@ -58,10 +58,10 @@ impl Folder {
         })?;
         let found = rustix::fs::fstat(&root)?;
         let refuse = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {text}", path.display()));
-        if found.st_uid != rustix::process::geteuid().as_raw() {
+        if !is_own(&found) {
             return Err(refuse("belongs to another user; name a folder of your own"));
         }
-        if found.st_mode & 0o022 != 0 {
+        if is_written_by_others(&found) {
             return Err(refuse("can be written by other users; take that right away with chmod go-w"));
         }
         let mut folder = Folder { path: path.to_path_buf(), root: Arc::new(root), files: Vec::new(), direct: true };
@@ -101,15 +101,16 @@ impl Folder {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let kind = match entry.file_type() {
-                FileType::Unknown => {
-                    let found = rustix::fs::statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                    FileType::from_raw_mode(found.st_mode)
-                }
-                kind => kind,
+            let found = match rustix::fs::statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                // Somebody has taken it away meanwhile.
+                Err(Errno::NOENT) => continue,
+                found => found?,
             };
+            let kind = FileType::from_raw_mode(found.st_mode);
+            // A link has every right, and none of it counts.
+            let is_private = is_own(&found) && (kind.is_symlink() || !is_written_by_others(&found));
             let name = name.to_string_lossy().into_owned();
-            entries.push(Entry { name, is_file: kind.is_file(), is_folder: kind.is_dir() });
+            entries.push(Entry { name, is_file: kind.is_file(), is_folder: kind.is_dir(), is_private });
         }
         entries.sort();
         Ok(entries)
@@ -239,6 +240,14 @@ impl Folder {
         }
         Ok(at)
     }
+}
+
+fn is_own(found: &Stat) -> bool {
+    found.st_uid == rustix::process::geteuid().as_raw()
+}
+
+fn is_written_by_others(found: &Stat) -> bool {
+    found.st_mode & 0o022 != 0
 }
 
 /// Nothing readable is waited for, so this ends with its time.

@@ -170,6 +170,23 @@ fn one_opening_has_the_lock_until_it_is_closed() {
     });
 }
 
+/// Whose a file is, and who may write it, is told; a link has no rights of its own.
+#[test]
+fn what_others_could_write_is_told() {
+    each(|disk, path| {
+        let file = disk.open("file", Open::Create { direct: false }).unwrap();
+        disk.close(file);
+        disk.create_folder("log").unwrap();
+        symlink("file", path.join("link")).unwrap();
+        let mut private = || disk.list("").unwrap().into_iter().map(|entry| entry.is_private).collect::<Vec<_>>();
+        assert_eq!(private(), [true, true, true]);
+        for (name, mode, is) in [("file", 0o606, false), ("file", 0o644, true), ("log", 0o720, false)] {
+            fs::set_permissions(path.join(name), PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(private(), [name != "file" || is, true, name != "log" || is], "{name} {mode:o}");
+        }
+    });
+}
+
 #[test]
 fn a_folder_that_others_could_change_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -60,6 +60,8 @@ impl<D: Disk> Directory<D> {
                 return Err(Refusal::Strange { path, found: strange.name.clone() });
             }
         }
+        let ours = [layout::LOCK, layout::IDENTITY, layout::LOG, layout::CHECKPOINT, layout::SALVAGED];
+        all_private(&path, entries.iter().filter(|entry| ours.contains(&entry.name.as_str())))?;
         let there = entries.iter().any(|entry| entry.name == layout::LOCK);
         let how = if there { Open::Read { direct: false } } else { Open::Create { direct: false } };
         let mut lock = None;
@@ -194,17 +196,18 @@ impl<D: Disk> Directory<D> {
         Ok(entries.iter().filter_map(|entry| layout::number(&entry.name, end)).collect())
     }
 
-    /// What lies in one of its folders: files alone.
+    /// What lies in one of its folders: files alone, which nobody else may write.
     pub(crate) fn entries(&mut self, folder: &str) -> Result<Vec<Entry>, Refusal> {
         let path = self.disk.path().join(folder).display().to_string();
         let entries = match self.disk.list(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Refusal::NoFolder { path }),
             listed => listed.map_err(Refusal::io(format!("reading {path}")))?,
         };
-        match entries.iter().find(|entry| !entry.is_file) {
-            Some(strange) => Err(Refusal::NoFile { path, found: strange.name.clone() }),
-            None => Ok(entries),
+        if let Some(strange) = entries.iter().find(|entry| !entry.is_file) {
+            return Err(Refusal::NoFile { path, found: strange.name.clone() });
         }
+        all_private(&path, entries.iter())?;
+        Ok(entries)
     }
 
     /// Brings to the disk what a killed server left with the kernel alone: from now on it counts as durable.
@@ -266,6 +269,12 @@ impl<D: Disk> Directory<D> {
         self.disk.close(file);
         written.map(|_| ())
     }
+}
+
+/// Refuses what others could have written, as they could write the tables.
+fn all_private<'e>(folder: &str, mut entries: impl Iterator<Item = &'e Entry>) -> Result<(), Refusal> {
+    let shared = entries.find(|entry| !entry.is_private);
+    shared.map_or(Ok(()), |entry| Err(Refusal::NotPrivate { path: format!("{folder}/{}", entry.name) }))
 }
 
 /// Whether an entry of a folder without IDENTITY may come from an attempt to make a data directory of it.

@@ -64,6 +64,12 @@ pub enum Refusal {
         /// The folder.
         path: String,
     },
+    /// Others could change what lies in it.
+    #[error("{path} belongs to another user, or others may write it; take that away with chown, or chmod go-w")]
+    NotPrivate {
+        /// The folder or file.
+        path: String,
+    },
     /// There is nothing in it.
     #[error("{path} is no data directory: it has no IDENTITY; name one that a server was started with")]
     Absent {

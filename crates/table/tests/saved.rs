@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use overside_shm::ShmProvider;
@@ -156,12 +157,16 @@ fn left_by_this_version() {
 
 fn copy(from: &Path, to: &Path, wanted: &dyn Fn(&str) -> bool) {
     fs::create_dir_all(to).unwrap();
+    let private = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    // Whatever rights the sources were checked out with.
+    private(to, 0o755);
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let name = entry.file_name();
         if entry.file_type().unwrap().is_dir() {
             copy(&entry.path(), &to.join(name), wanted);
         } else if wanted(name.to_str().unwrap()) {
-            fs::copy(entry.path(), to.join(name)).unwrap();
+            fs::copy(entry.path(), to.join(&name)).unwrap();
+            private(&to.join(&name), 0o644);
         }
     }
 }
@@ -169,7 +174,6 @@ fn copy(from: &Path, to: &Path, wanted: &dyn Fn(&str) -> bool) {
 /// Read without a server, then served, changed and read again.
 #[test]
 fn what_version_1_left_is_read_and_served() {
-    use std::os::unix::fs::PermissionsExt;
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("data");
     copy(&folder(), &dir, &|_| true);

@@ -36,7 +36,7 @@ pub fn content(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, Vec<u8>)> {
 }
 
 /// A directory that a server left after a clean end: a table in a checkpoint, and a change behind it.
-pub fn left() -> Durable {
+fn left() -> Durable {
     let durable = Durable::new(&[]);
     let mut server = durable.start();
     let mut client = connect(&server);
@@ -91,7 +91,39 @@ fn what_is_no_folder_or_not_of_this_user_alone_is_refused() {
         fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
         refuse(&dir, around, &["data", "can be written by other users", "chmod go-w"]);
     }
-    fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    // Nor may they anything in it.
+    let inside = content(&dir);
+    assert!(inside.len() >= 7, "{:?}", inside.keys());
+    let refuses = |path: &Path| {
+        // A server would serve.
+        for way in WAYS.iter().rev() {
+            let line = refusal(command(way, &dir), way[0]);
+            assert!(
+                line.contains(&format!("{} belongs to another user, or others may write it", path.display())),
+                "{line}"
+            );
+        }
+    };
+    for (path, (mode, ..)) in &inside {
+        for wrong in [mode | 0o002, mode | 0o020] {
+            fs::set_permissions(path, Permissions::from_mode(wrong)).unwrap();
+            refuses(path);
+        }
+        fs::set_permissions(path, Permissions::from_mode(*mode)).unwrap();
+        if is_root() {
+            std::os::unix::fs::chown(path, Some(NOBODY), None).unwrap();
+            refuses(path);
+            std::os::unix::fs::chown(path, Some(0), None).unwrap();
+        }
+    }
+    assert!(content(&dir) == inside);
+    // As a copy may have them: others may read.
+    for path in inside.keys() {
+        let mode = if path.is_dir() { 0o755 } else { 0o644 };
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    assert!(command(&["check", "@"], &dir).status().unwrap().success());
     // Whoever runs this: a folder of somebody else's.
     let others = if is_root() { dir.clone() } else { PathBuf::from("/usr") };
     if is_root() {

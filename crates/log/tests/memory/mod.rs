@@ -314,6 +314,7 @@ impl Disk for MemoryDisk {
                 name: rest.to_owned(),
                 is_file: *node != Node::Folder,
                 is_folder: *node == Node::Folder,
+                is_private: true,
             })
         });
         Ok(inside.collect())

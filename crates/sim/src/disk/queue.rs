@@ -100,7 +100,7 @@ impl Disk for Queue {
         };
         let entry = |(name, number): (&str, u64)| {
             let is_folder = matches!(state.nodes.get(&number), Some(Node::Folder(_)));
-            Entry { name: name.to_owned(), is_file: !is_folder, is_folder }
+            Entry { name: name.to_owned(), is_file: !is_folder, is_folder, is_private: true }
         };
         Ok(folder.iter().map(entry).collect())
     }
