@@ -165,16 +165,20 @@ fn strange_folders_are_refused_and_left_alone() {
 
 /// The write of a killed server has not landed.
 #[test]
-fn a_segment_that_is_still_written_is_waited_for() {
+fn a_file_that_is_still_written_is_waited_for() {
     use overside_disk::{Disk, Open};
     let (files, _) = left();
-    let last = last_segment(&files);
-    let mut killed = memory::MemoryDisk::new(&files);
-    let file = killed.open(&last, Open::Write { direct: true }).unwrap();
-    assert!(killed.lock(file, std::time::Duration::ZERO).unwrap());
-    assert!(matches!(found(&files), Err(Refusal::StillWritten { .. })));
-    killed.close(file);
-    assert!(found(&files).is_ok());
+    let names = files.lock().unwrap().contents().into_iter().map(|(name, _)| name);
+    let pages = names.filter(|name| name.ends_with(".pages")).max().unwrap();
+    for name in [last_segment(&files), pages] {
+        let mut killed = memory::MemoryDisk::new(&files);
+        let file = killed.open(&name, Open::Write { direct: true }).unwrap();
+        assert!(killed.lock(file, std::time::Duration::ZERO).unwrap());
+        let refused = found(&files).map(|_| ()).unwrap_err();
+        assert!(matches!(&refused, Refusal::StillWritten { file } if file.ends_with(&name)), "{name}: {refused}");
+        killed.close(file);
+        assert!(found(&files).is_ok(), "{name}");
+    }
 }
 
 /// From whatever is sound a server starts, and what it writes then is there at the next start, which needs no salvage.
