@@ -6,6 +6,7 @@ use overside::table::row::ValueRef;
 use overside::table::schema::{Column, ColumnType, Schema};
 use overside::table::wire::PutMode;
 use rustix::process::Signal;
+use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::Read;
@@ -311,6 +312,44 @@ fn a_directory_is_checked_and_a_fault_is_told() {
     assert_eq!(std::fs::read(&pages).unwrap(), bytes);
     let refusal = refused(&["--data", &durable.dir()]);
     assert!(refusal.contains(".pages"), "{refusal}");
+}
+
+/// What a script reads of a directory: at a start what was found in it, later how the disk is written and at what pace.
+#[test]
+fn a_start_and_a_status_describe_the_directory_in_json() {
+    let durable = Durable::new(&[]);
+    let mut server = durable.start();
+    let mut client = connect(&server);
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 0..500, 1).unwrap();
+    client.checkpoint().unwrap();
+    put(&mut client, &table, 0..10, 2).unwrap();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let dir = durable.dir();
+    let (server, line) = Server::saying(&["--data", &dir, "--durability", "group", "--json"]);
+    let said: Json = serde_json::from_str(&line).unwrap();
+    assert_eq!((&said["listening"], &said["pid"]), (&json!([server.address]), &json!(server.child.id())), "{said}");
+    let data = &said["data"];
+    let found = json!({ "dir": dir, "durability": "group", "rows": 500, "replayed": 10, "cut_bytes": 0 });
+    for (name, value) in found.as_object().unwrap() {
+        assert_eq!(&data[name], value, "{name} of {data}");
+    }
+    let ms = |name: &str| data[name].as_u64().unwrap_or_else(|| panic!("{name} of {data}"));
+    assert!(ms("recovered_ms") >= ms("adopt_ms") + ms("replay_ms") && ms("recovered_ms") < 600_000, "{data}");
+    let status = server.json(&["status", "@"]);
+    let data = &status["data"];
+    let way = data["way"].as_str().unwrap();
+    assert!(way.starts_with("io_uring, ") || way.starts_with("pwritev2, "), "{data}");
+    let governor = &data["governor"];
+    let number = |name: &str| governor[name].as_u64().unwrap_or_else(|| panic!("{name} of {governor}"));
+    assert!(number("pace") >= 8 << 20, "it never falls below: {governor}");
+    assert_eq!(number("halvings"), 0, "nothing was to be paced: {governor}");
+    assert!(number("p999_ns").max(number("undisturbed_ns")) < 600_000_000_000, "{governor}");
+    let (server, line) = Server::saying(&["--json"]);
+    let said: Json = serde_json::from_str(&line).unwrap();
+    assert_eq!(said.get("data"), Some(&Json::Null), "{said}");
+    assert_eq!(server.json(&["status", "@"]).get("data"), Some(&Json::Null));
 }
 
 /// Bytes that a process has given to the disk.

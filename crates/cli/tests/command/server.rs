@@ -22,6 +22,13 @@ impl Server {
     }
 
     pub fn with(options: &[&str]) -> Server {
+        let (server, line) = Server::saying(options);
+        assert_eq!(line, format!("listening on {}\n", server.address));
+        server
+    }
+
+    /// With the first line that it prints.
+    pub fn saying(options: &[&str]) -> (Server, String) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let address = format!("shm:cli-test-{}-{number}", std::process::id());
@@ -36,8 +43,7 @@ impl Server {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        assert_eq!(line, format!("listening on {address}\n"));
-        Server { address, child, output, folder }
+        (Server { address, child, output, folder }, line)
     }
 
     /// A command, its address put in the place of `@`.
