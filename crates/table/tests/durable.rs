@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halting::{Halting, until};
 use overside_disk::{BLOCK_BYTES, Completion, Disk, Entry, FileId, IoPath, Open, Request};
@@ -22,6 +22,7 @@ use overside_table::schema::{Column, ColumnType, Schema};
 use overside_table::server::parts::{OpenDisk, World};
 use overside_table::server::{DataOptions, OnFailure, Server, ServerOptions};
 use overside_table::wire::{Durability, FaultCode, PutMode};
+use overside_verbs::{Clock, SystemClock, VerbsError};
 
 /// What a disk does for the time being.
 #[derive(Debug, Default)]
@@ -699,9 +700,19 @@ fn a_checkpoint_without_room_is_refused_and_leaves_nothing() {
 
 /// A server on a folder of its own, or on what a crash of another one left.
 fn served_from(clock: &Arc<Halting>, data: &Path, durability: Durability) -> (Server, reference::World) {
-    let world = reference::World::by(clock.clone());
+    served_by(clock.clone(), data, durability, None)
+}
+
+fn served_by(
+    clock: Arc<dyn Clock>,
+    data: &Path,
+    durability: Durability,
+    on_failure: Option<OnFailure>,
+) -> (Server, reference::World) {
+    let world = reference::World::by(clock);
     let options = ServerOptions {
         workers: 2,
+        on_failure,
         data: Some(DataOptions { durability, ..DataOptions::new(data) }),
         world: World { log_segment_bytes: Some(1 << 20), ..World::default() },
         ..ServerOptions::default()
@@ -842,4 +853,49 @@ fn numbers_follow_each_other_behind_a_clean_end() {
         assert_eq!(table.info().id, expected);
         server.shutdown();
     }
+}
+
+/// The system's time, in which whoever comes next to the place between a change and its record has a bug there.
+#[derive(Debug, Default)]
+struct Faulty(AtomicBool);
+
+impl Clock for Faulty {
+    fn now(&self) -> Instant {
+        SystemClock.now()
+    }
+    fn wait(&self, descriptors: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), VerbsError> {
+        SystemClock.wait(descriptors, until)
+    }
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), VerbsError> {
+        SystemClock.fill(bytes)
+    }
+    fn point(&self, what: &'static str) {
+        assert!(what != "installed" || !self.0.swap(false, Ordering::AcqRel), "planted");
+    }
+}
+
+/// A table may then have what the log never will, so the server does not serve on. What it acknowledged is there at the next start.
+#[test]
+fn a_bug_between_a_change_and_its_record_ends_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let (clock, failures) = (Arc::new(Faulty::default()), Arc::new(Mutex::new(Vec::new())));
+    let told = failures.clone();
+    let on_failure = OnFailure::new(move |why| told.lock().unwrap().push(why.to_owned()));
+    let (server, world) = served_by(clock.clone(), &data, Durability::Sync, Some(on_failure));
+    let mut client = client_of(&world);
+    let table = client.create_table("t", &schema()).unwrap();
+    put(&mut client, &table, 1, "acknowledged").unwrap();
+    clock.0.store(true, Ordering::Release);
+    assert!(put(&mut client, &table, 2, "lost").is_err());
+    until("its owner is told", || !failures.lock().unwrap().is_empty());
+    let said = failures.lock().unwrap().join("\n");
+    assert!(said.contains("in the middle of a change; start the server again"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    drop((client, server));
+    let (_server, world) = served_by(clock, &data, Durability::Sync, None);
+    let mut client = client_of(&world);
+    let table = client.table("t").unwrap();
+    let rows = [1, 2].map(|id| get(&mut client, &table, id));
+    assert_eq!(rows, [Some("acknowledged".to_owned()), None]);
 }

@@ -20,13 +20,20 @@ pub(crate) struct Change<'j>(Option<Open<'j>>);
 struct Open<'j> {
     journal: &'j Journal,
     /// Dropped after the records are appended.
-    writing: Option<Writing<'j>>,
+    writing: Option<Unlogged<'j>>,
     room: Option<Room>,
     records: Records,
     /// Where the log had the records when they were appended.
     position: u64,
     /// The newest stamp of what refused something.
     shown: u64,
+}
+
+/// What may be in a tree and is not in the log yet.
+#[derive(Debug)]
+struct Unlogged<'j> {
+    journal: &'j Journal,
+    writing: Writing<'j>,
 }
 
 impl<'j> Change<'j> {
@@ -45,7 +52,7 @@ impl<'j> Change<'j> {
             Durability::None => None,
             _ => Some(journal.claim(count * Records::bytes_of(0, 0) + bytes, claim)?),
         };
-        let writing = Some(journal.stamps.begin());
+        let writing = Some(Unlogged { journal, writing: journal.stamps.begin() });
         Ok(Change(Some(Open { journal, writing, room, records: Records::default(), position: 0, shown: 0 })))
     }
 
@@ -126,7 +133,7 @@ impl<'j> Change<'j> {
     }
 
     fn writing(&self) -> Option<&Writing<'j>> {
-        self.0.as_ref().and_then(|open| open.writing.as_ref())
+        self.0.as_ref().and_then(|open| open.writing.as_ref()).map(|unlogged| &unlogged.writing)
     }
 }
 
@@ -162,14 +169,18 @@ impl Open<'_> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if self.writing.is_none() {
-            return;
+        if !std::thread::panicking() {
+            self.end();
         }
+    }
+}
+
+impl Drop for Unlogged<'_> {
+    #[inline]
+    fn drop(&mut self) {
         if std::thread::panicking() {
             // The tree may have what the log never will: nothing more may be acknowledged.
             self.journal.broken.store(true, Ordering::Release);
-        } else {
-            self.end();
         }
     }
 }
