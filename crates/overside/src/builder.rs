@@ -230,7 +230,12 @@ impl Builder {
         let address = self.only_address()?;
         self.check(std::slice::from_ref(&address), false)?;
         let process = if options.process == 0 { std::process::id() } else { options.process };
-        Ok((address.provider(&self.network)?, address, LinkOptions { process, ..options }))
+        let provider = address.provider(&self.network)?;
+        let prices = match options.prices {
+            None => Prices::Known.of(&address, &self.network, &provider)?,
+            Some(prices) => prices,
+        };
+        Ok((provider, address, LinkOptions { process, prices: Some(prices), ..options }))
     }
 
     /// How the node there does, and its volumes: one by its name, or where the name is empty all of them.

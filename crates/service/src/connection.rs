@@ -31,6 +31,11 @@ pub(crate) struct Outgoing {
     held: VecDeque<(Hold, WorkRequest)>,
     /// The bytes of both.
     outbox_bytes: u64,
+    /// READs of the peer's memory that are not posted.
+    pub(crate) reads: VecDeque<WorkRequest>,
+    /// Those that are, and since when none of them has ended.
+    pub(crate) reading: usize,
+    pub(crate) read: Instant,
     /// Messages that were posted and have not ended: loans that were not returned, too.
     pub(crate) in_flight: usize,
     /// Transmit buffers of what waits and what is in flight.
@@ -86,6 +91,9 @@ impl Outgoing {
             outbox: VecDeque::new(),
             held: VecDeque::new(),
             outbox_bytes: 0,
+            reads: VecDeque::new(),
+            reading: 0,
+            read: now,
             in_flight: 0,
             lent: Lent::default(),
             progressed: now,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use overside_verbs::Clock;
+use overside_memory::Buffer;
+use overside_verbs::{Clock, Readable, Remote, WorkRequest};
 
 use crate::attended::{Attended, Attends};
 use crate::connection::{Outgoing, Stream};
@@ -151,6 +152,12 @@ impl<'a> Context<'a> {
     /// Gives an unused transmit buffer back.
     pub fn put(&self, taken: Taken) {
         self.worker.transmit.put(taken);
+    }
+
+    /// READs memory that the peer grants, into a buffer that is registered: [`Session::read`](crate::Session::read) has it with this
+    /// number. How many may be under way, and of how many bytes, is for the session to bound.
+    pub fn read(&mut self, id: u64, into: Buffer, remote: Remote<Readable>) {
+        self.out.reads.push_back(WorkRequest::read(id, into, remote));
     }
 
     /// Wakes the session at `when`, in the place of any time set before.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use overside_memory::Buffer;
+
 use crate::context::Context;
 use crate::envelope::BadMessage;
 
@@ -16,6 +18,9 @@ pub trait System: Send + Sync + Sized + 'static {
     /// Appends the body of the reply to a request whose [`Ticket`](crate::Ticket) was dropped:
     /// a fault of the system's protocol. The client would wait in vain otherwise.
     fn unfinished(&self, body: &mut Vec<u8>);
+
+    /// A buffer that was READ into, or was to be, by a session that has ended.
+    fn unread(&self, _buffer: Buffer) {}
 
     /// Whether a panic of a worker left what the system shares in order, so that the worker may
     /// begin anew. Where it did not, the server cannot go on.
@@ -56,6 +61,14 @@ pub trait Session: Send + 'static {
     /// See [`Session`].
     fn woken(&mut self, context: &mut Context<'_>) -> Result<(), BadMessage> {
         Ok(())
+    }
+
+    /// The peer's memory was READ ([`Context::read`]).
+    ///
+    /// # Errors
+    /// See [`Session`]; unless said otherwise none is expected.
+    fn read(&mut self, context: &mut Context<'_>, id: u64, buffer: Buffer) -> Result<(), BadMessage> {
+        Err(BadMessage("memory that nobody asked for"))
     }
 
     /// The connection is there. The side that opened it sends its first request now.

@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use overside_memory::Buffer;
 use overside_transfer::{Ended, Endpoint, Ring, RingOptions};
 use overside_verbs::spin::{Expects, Spin, Wait};
 use overside_verbs::{
-    Link, Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion,
+    Link, Opcode, PortOptions, ProtectionDomain, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest,
 };
 
 use crate::attended::{Attends, Went};
@@ -393,6 +394,9 @@ impl<S: System> Worker<S> {
             return;
         }
         let Some(buffer) = completion.buffer else { return };
+        if completion.opcode == Opcode::Read {
+            return self.has_read(completion.queue_pair, completion.id, completion.status, buffer);
+        }
         self.ring.completed();
         if completion.status == Status::Success
             && let Some(queue_pair) = completion.queue_pair
@@ -400,6 +404,19 @@ impl<S: System> Worker<S> {
             self.receive(queue_pair, &buffer[..completion.bytes as usize]);
         }
         self.ring.put(buffer);
+    }
+
+    /// A READ has ended.
+    fn has_read(&mut self, queue_pair: Option<QueuePair>, id: u64, status: Status, buffer: Buffer) {
+        let connection = queue_pair.and_then(|qp| Some((qp, self.connections.get_mut(&qp)?)));
+        let Some((queue_pair, connection)) = connection else { return self.system.unread(buffer) };
+        let out = &mut connection.out;
+        (out.reading, out.read) = (out.reading.saturating_sub(1), self.now);
+        if status != Status::Success {
+            self.system.unread(buffer);
+            return self.dismiss(queue_pair, "it does not let memory be read that it grants");
+        }
+        self.attend(queue_pair, |session, context| session.read(context, id, buffer));
     }
 
     /// Hands a message to its session, unless an unfinished request holds it up.
@@ -456,7 +473,21 @@ impl<S: System> Worker<S> {
                 }
                 waits &= before == out.outbox.len() && !produced;
             }
-            if out.stream.is_none() && out.outbox.is_empty() {
+            if !out.reads.is_empty() {
+                if out.reading == 0 {
+                    out.read = self.now;
+                }
+                let before = out.reads.len();
+                let posted = self.endpoint.queue().post(out.id.queue_pair, &mut out.reads);
+                out.reading += before - out.reads.len();
+                if let Err(error) = posted {
+                    let queue_pair = out.id.queue_pair;
+                    self.dismiss(queue_pair, &error.to_string());
+                    continue;
+                }
+                waits &= before == out.reads.len();
+            }
+            if out.stream.is_none() && out.outbox.is_empty() && out.reads.is_empty() {
                 out.is_busy = false;
                 self.busy.swap_remove(at);
             } else {
@@ -481,7 +512,7 @@ impl<S: System> Worker<S> {
     /// How long it may sleep: for ever when nothing is owed.
     fn patience(&self) -> Option<Duration> {
         let owed = self.busy.iter().any(|qp| self.connections.contains_key(qp))
-            || self.connections.values().any(|c| c.out.in_flight > 0 || !c.out.admitted);
+            || self.connections.values().any(|c| c.out.in_flight > 0 || c.out.reading > 0 || !c.out.admitted);
         let due = self.timed.iter().filter_map(|qp| self.connections.get(qp)?.out.due).min();
         let due = due.map(|due| due.saturating_duration_since(self.now));
         owed.then_some(SWEEP).into_iter().chain(due).min()
@@ -501,9 +532,15 @@ impl<S: System> Worker<S> {
             let strange = !out.admitted && overdue(out.since);
             let kept = out.lent.kept_since().is_some_and(overdue);
             let why = (strange, "it did not introduce itself in time");
-            [(untaken, "it did not take what was sent in time"), (kept, "it kept what it was lent too long"), why]
-                .into_iter()
-                .find_map(|(so, why)| so.then_some(why))
+            let unread = out.reading > 0 && overdue(out.read);
+            [
+                (unread, "it did not let its memory be read in time"),
+                (untaken, "it did not take what was sent in time"),
+                (kept, "it kept what it was lent too long"),
+                why,
+            ]
+            .into_iter()
+            .find_map(|(so, why)| so.then_some(why))
         };
         let late = self.connections.iter().filter_map(|(qp, c)| Some((*qp, late(&c.out)?)));
         let late: Vec<(QueuePair, &str)> = late.collect();
@@ -528,6 +565,8 @@ impl<S: System> Worker<S> {
         self.endpoint.close(queue_pair);
         self.lends.attends.end(queue_pair);
         if let Some(mut connection) = self.connections.remove(&queue_pair) {
+            let unread = connection.out.reads.drain(..).filter_map(WorkRequest::into_sink);
+            unread.for_each(|buffer| self.system.unread(buffer));
             connection.session.ended(why);
         }
     }

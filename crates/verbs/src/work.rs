@@ -150,6 +150,11 @@ impl WorkRequest {
         self
     }
 
+    /// Of a READ that was not posted, its buffer.
+    pub fn into_sink(self) -> Option<Buffer> {
+        if let Work::Read { sink, .. } = self.work { Some(sink) } else { None }
+    }
+
     /// Which operation it is.
     pub fn opcode(&self) -> Opcode {
         match &self.work {

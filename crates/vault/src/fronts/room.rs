@@ -2,7 +2,8 @@
 
 use overside_memory::{Buffer, Bytes, Segment};
 
-/// Buffers by powers of two, kept for the next request up to a bound. They lie on pages.
+/// Buffers by powers of two, kept for the next request up to a bound. They lie on pages, in memory that a node may read
+/// from: a device that is remote need not copy what is written.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     free: [Vec<Buffer>; CLASSES],
@@ -18,8 +19,10 @@ impl Room {
             return Some(buffer);
         }
         let bytes = SMALLEST << class;
-        // Small ones are made several at a time: each mapping costs the system as much as a large one.
-        let mut made = Segment::private(bytes.max(TOGETHER_BYTES)).ok()?.carve(bytes);
+        // Small ones are made several at a time: each segment costs the system, and a node that maps it, as much as a large one.
+        let together = bytes.max(TOGETHER_BYTES);
+        // Whoever has no descriptor left has memory yet.
+        let mut made = Segment::shared(together).or_else(|_| Segment::private(together)).ok()?.carve(bytes);
         let buffer = made.pop();
         made.into_iter().for_each(|buffer| self.put(buffer));
         buffer
@@ -52,7 +55,7 @@ fn class_of(length: usize) -> Option<usize> {
 const SMALLEST: usize = 4096;
 /// Up to the longest request, 32 MiB.
 const CLASSES: usize = 14;
-const TOGETHER_BYTES: usize = 64 << 10;
+const TOGETHER_BYTES: usize = 1 << 20;
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]

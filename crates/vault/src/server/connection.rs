@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use overside_memory::Bytes;
+use overside_memory::{Buffer, Bytes};
 use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
+use overside_verbs::RemoteToken;
 use overside_volume::wire::{
     self, Asked, Change, Changed, HEADER, Hello, Inquiry, NONCE_BYTES, Operation, Proof, Reply, Role, Status, Welcome,
 };
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
-use super::blocks;
+use super::blocks::{self, Block, ReadBlock};
 use super::ledger::{Admitted, Credits};
+use super::reads::Reads;
 use super::volume::{Route, To, answer};
 use super::{Node, Who, lock, writer_of};
 
@@ -24,6 +26,13 @@ pub struct Connection {
     greeted: Option<Greeted>,
     /// It must prove the volume's key: what it said, and what it was told.
     challenged: Option<Challenged>,
+    reads: Reads,
+}
+
+/// What a WRITE writes.
+enum Payload<'a> {
+    Came(&'a [u8]),
+    Read(ReadBlock),
 }
 
 #[derive(Debug)]
@@ -53,7 +62,7 @@ struct Greeted {
 
 impl Connection {
     pub(super) fn new(node: Arc<Node>) -> Connection {
-        Connection { node, attached: None, greeted: None, challenged: None }
+        Connection { node, attached: None, greeted: None, challenged: None, reads: Reads::default() }
     }
 
     /// Says nothing before the key is proved, where there are keys: not even whether there is such a volume.
@@ -164,9 +173,9 @@ impl Connection {
             requests_max: options.requests_max,
             request_bytes_max,
             features: match to.is_through() {
-                _ if to.volume.files.is_some() => wire::FILES,
+                _ if to.volume.files.is_some() => wire::FILES | hello.features & wire::GRANTS,
                 false => hello.features & wire::FEATURES,
-                true => 0,
+                true => hello.features & wire::GRANTS,
             },
             ..refused(Status::Done)
         };
@@ -177,6 +186,9 @@ impl Connection {
         let ticket = context.later(hello.number, Order::Free);
         self.greeted = Some(Greeted { attached, before, ticket, welcome });
         self.look(context);
+        if let Some(blocks) = self.node.blocks() {
+            self.reads.begin(context, blocks);
+        }
         Ok(())
     }
 
@@ -235,23 +247,37 @@ impl Connection {
         }
     }
 
-    fn carry_out(&mut self, context: &mut Context<'_>, asked: &Asked, payload: &[u8]) -> Result<(), BadMessage> {
+    /// A WRITE comes whose bytes are to be read from the client's memory.
+    fn read_first(&mut self, context: &mut Context<'_>, asked: Asked, token: RemoteToken) -> Result<(), BadMessage> {
+        let (Some(attached), Some(blocks)) = (&self.attached, self.node.blocks()) else {
+            return Err(BadMessage("a request before a welcome"));
+        };
+        if !(1..=attached.request_bytes_max).contains(&asked.length) {
+            return Err(BadMessage("a grant of more bytes than a request may have"));
+        }
+        if asked.session != attached.to.session {
+            return Err(OTHER_SESSION);
+        }
+        attached.to.with(|ledger| ledger.announce(&asked))?;
+        self.reads.ask(asked, token, attached.credits.requests)?;
+        self.reads.begin(context, blocks);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, context: &mut Context<'_>, asked: &Asked, payload: Payload<'_>) -> Result<(), BadMessage> {
         let Some(Attached { to, credits, request_bytes_max, read_only, mends }) = &self.attached else {
             return Err(BadMessage("a request before a welcome"));
         };
         if asked.session != to.session {
-            return Err(BadMessage("a request of another session"));
+            return Err(OTHER_SESSION);
         }
-        let admitted = to.with(|ledger| ledger.enter(asked, *credits, context.clock().now()))?;
-        let mut reply = Reply {
-            status: Status::Done,
-            session: asked.session,
-            generation: asked.generation,
-            number: asked.number,
-            incarnation: self.node.incarnation,
-            length: 0,
-            wrong: 0,
-        };
+        let admitted = to.with(|ledger| {
+            if let Payload::Came(_) = payload {
+                ledger.announce(asked)?;
+            }
+            ledger.enter(asked, *credits, context.clock().now())
+        })?;
+        let mut reply = self.reply_to(asked);
         let ticket = context.later(asked.number as u32, Order::Free);
         if let Admitted::Again(status) = admitted {
             reply.status = status;
@@ -264,7 +290,7 @@ impl Connection {
             answer(ticket, &reply, Some(context));
             return Ok(());
         }
-        let moves = matches!(asked.operation, Operation::Read | Operation::Write { .. });
+        let moves = asked.operation.moves();
         let takes_memory = moves || matches!(asked.operation, Operation::Check { .. });
         let (length, block) = (asked.length as usize, moves.then_some(asked.length));
         let refuse = |error| {
@@ -276,6 +302,7 @@ impl Connection {
             (None, _) => refuse(DeviceError::Invalid),
             _ if to.is_fenced() => refuse(DeviceError::Fenced),
             _ if takes_memory && !(1..=*request_bytes_max).contains(&asked.length) => refuse(DeviceError::Invalid),
+            _ if is_refused(asked.operation, *read_only, *mends) => refuse(DeviceError::ReadOnly),
             (Some(at), _) => {
                 if let Some(bytes) = to.volume.lookup(asked.operation, at, length) {
                     let found = Reply { length: asked.length, ..reply };
@@ -283,10 +310,9 @@ impl Connection {
                     context.answer(ticket, blocks::pinned(found.bytes(), bytes));
                     return Ok(());
                 }
-                let block = block.and_then(|bytes| self.node.blocks()?.take(bytes as usize));
+                let (block, payload) = self.block_of(payload, block);
                 let through = to.is_through();
                 match self.work(asked.operation, at, length, payload, through, block) {
-                    Some((work, _)) if is_refused(&work, *read_only, *mends) => refuse(DeviceError::ReadOnly),
                     Some(prepared) => Ok(prepared),
                     None => refuse(DeviceError::NoMemory),
                 }
@@ -306,16 +332,33 @@ impl Connection {
         Ok(())
     }
 
+    /// The block of a request that moves so many bytes, and what is to be copied into it.
+    fn block_of<'a>(&self, payload: Payload<'a>, bytes: Option<u32>) -> (Option<Block>, Option<&'a [u8]>) {
+        match (payload, bytes) {
+            (Payload::Read(read), Some(bytes)) => (read.into_block(bytes as usize), None),
+            (Payload::Came(payload), Some(bytes)) => {
+                (self.node.blocks().and_then(|blocks| blocks.take(bytes as usize)), Some(payload))
+            }
+            (_, None) => (None, None),
+        }
+    }
+
+    fn reply_to(&self, asked: &Asked) -> Reply {
+        let Asked { session, generation, number, .. } = *asked;
+        let incarnation = self.node.incarnation;
+        Reply { status: Status::Done, session, generation, number, incarnation, length: 0, wrong: 0 }
+    }
+
     /// What the device is asked for.
     fn work(
         &self,
         operation: Operation,
         at: u64,
         length: usize,
-        payload: &[u8],
+        payload: Option<&[u8]>,
         through: bool,
-        block: Option<super::blocks::Block>,
-    ) -> Option<(Work, Option<super::blocks::Block>)> {
+        block: Option<Block>,
+    ) -> Option<(Work, Option<Block>)> {
         let bytes = length as u64;
         Some(match operation {
             Operation::Read => {
@@ -323,9 +366,11 @@ impl Connection {
                 let into = block.lend()?;
                 (Work::Read { at, length, into }, Some(block))
             }
-            Operation::Write { fua } => {
+            Operation::Write { fua } | Operation::WriteGranted { fua } => {
                 let mut block = block?;
-                block.get_mut(..length)?.copy_from_slice(payload);
+                if let Some(payload) = payload {
+                    block.get_mut(..length)?.copy_from_slice(payload);
+                }
                 let from = Bytes::prefix(block.lend()?, length);
                 (Work::Write { at, from, fua: fua || through }, Some(block))
             }
@@ -370,7 +415,19 @@ impl Session for Connection {
             return self.challenge_change(context, Change::of(&header, payload).map_err(bad)?);
         }
         let asked = Asked::of(&header, payload).map_err(bad)?;
-        self.carry_out(context, &asked, payload)
+        match asked.granted(payload) {
+            Some(token) => self.read_first(context, asked, token),
+            None => self.carry_out(context, &asked, Payload::Came(payload)),
+        }
+    }
+
+    fn read(&mut self, context: &mut Context<'_>, id: u64, buffer: Buffer) -> Result<(), BadMessage> {
+        let blocks = self.node.blocks().ok_or(BadMessage("memory that nobody asked for"))?.clone();
+        let read = ReadBlock::new(blocks.clone(), buffer);
+        let asked = self.reads.ended(id).ok_or(BadMessage("memory that nobody asked for"))?;
+        self.carry_out(context, &asked, Payload::Read(read))?;
+        self.reads.begin(context, &blocks);
+        Ok(())
     }
 
     fn woken(&mut self, context: &mut Context<'_>) -> Result<(), BadMessage> {
@@ -388,10 +445,13 @@ impl Drop for Connection {
     }
 }
 
-fn is_refused(work: &Work, read_only: bool, mends: bool) -> bool {
-    match work {
-        Work::Check { mend, .. } => *mend && !mends,
-        work => read_only && work.writes(),
+const OTHER_SESSION: BadMessage = BadMessage("a request of another session");
+
+fn is_refused(operation: Operation, read_only: bool, mends: bool) -> bool {
+    match operation {
+        Operation::Check { mend } => mend && !mends,
+        Operation::Write { .. } | Operation::WriteGranted { .. } | Operation::Discard | Operation::Zero => read_only,
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use overside_service::BadMessage;
-use overside_volume::wire::{Asked, Operation, Status};
+use overside_volume::wire::{Asked, Status};
 
 /// Numbers between a client's lowest unanswered request and its newest, at most. So what is remembered
 /// of a client is bounded.
@@ -72,27 +72,35 @@ impl Ledger {
         self.in_flight.values().map(|entered| entered.since).min()
     }
 
-    /// A request comes.
-    pub(super) fn enter(&mut self, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
+    /// A request is announced. All are, in the order in which they were sent.
+    pub(super) fn announce(&mut self, asked: &Asked) -> Result<(), BadMessage> {
         // A mutant carries out what an old connection says late, although its replay has been answered and forgotten.
         let is_late = asked.generation != self.generation;
         if is_late && !overside_disk::mutant("volume-no-generation-fence") {
             return Err(BadMessage("a request of another generation of its session"));
         }
-        let number = asked.number;
-        if (asked.lowest < self.lowest && !is_late) || number >= asked.lowest.saturating_add(NUMBERS_MAX) {
+        if (asked.lowest < self.lowest && !is_late) || asked.number >= asked.lowest.saturating_add(NUMBERS_MAX) {
             return Err(BadMessage("requests are numbered without a bound"));
         }
         self.lowest = self.lowest.max(asked.lowest);
         self.ended = self.ended.split_off(&self.lowest);
+        Ok(())
+    }
+
+    /// A request comes that was announced, with all its bytes.
+    pub(super) fn enter(&mut self, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
+        let number = asked.number;
+        let is_late = asked.generation != self.generation;
+        if (is_late || number < self.lowest) && !overside_disk::mutant("volume-no-generation-fence") {
+            return Err(BadMessage("a request of another generation, or one whose answer was seen"));
+        }
         if let Some(status) = self.ended.get(&number)
             && !overside_disk::mutant("volume-carried-out-twice")
         {
             return Ok(Admitted::Again(*status));
         }
         let bytes = u64::from(asked.length);
-        let moves = matches!(asked.operation, Operation::Read | Operation::Write { .. });
-        let bytes = if moves { bytes } else { 0 };
+        let bytes = if asked.operation.moves() { bytes } else { 0 };
         if self.in_flight.len() >= credits.requests || self.bytes + bytes > credits.bytes {
             return Err(BadMessage("more requests in flight than there are credits"));
         }
@@ -122,6 +130,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use overside_volume::wire::Operation;
+
     use super::*;
 
     const CREDITS: Credits = Credits { requests: 4, bytes: 64 << 10 };
@@ -137,43 +147,64 @@ mod tests {
         ledger
     }
 
+    /// As a request whose bytes ride in its message.
+    fn enter(ledger: &mut Ledger, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
+        ledger.announce(asked)?;
+        ledger.enter(asked, credits, now)
+    }
+
     #[test]
     fn what_was_done_is_answered_from_memory_until_the_client_has_seen_it() {
         let mut ledger = ledger();
-        assert_eq!(ledger.enter(&asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert!(ledger.enter(&asked(1, 1), CREDITS, Instant::now()).is_err(), "it is in flight");
+        assert_eq!(enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()).is_err(), "it is in flight");
         ledger.end(1, Status::Done, true);
-        assert_eq!(ledger.enter(&asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
-        assert_eq!(ledger.enter(&asked(2, 2), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert_eq!(enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
+        assert_eq!(enter(&mut ledger, &asked(2, 2), CREDITS, Instant::now()), Ok(Admitted::New));
         assert!(ledger.ended.is_empty(), "forgotten");
-        assert!(ledger.enter(&asked(3, 1), CREDITS, Instant::now()).is_err(), "the lowest does not go back");
+        assert!(enter(&mut ledger, &asked(3, 1), CREDITS, Instant::now()).is_err(), "the lowest does not go back");
     }
 
     #[test]
     fn nothing_of_an_older_generation_is_admitted() {
         let mut ledger = ledger();
-        ledger.enter(&asked(1, 1), CREDITS, Instant::now()).unwrap();
+        enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()).unwrap();
         assert_eq!(ledger.renew(1), Some(false), "another connection of the same");
         assert_eq!(ledger.renew(2), Some(true));
         assert!(!ledger.is_quiet(), "what was admitted before must end first");
-        assert!(ledger.enter(&asked(2, 1), CREDITS, Instant::now()).is_err());
+        assert!(enter(&mut ledger, &asked(2, 1), CREDITS, Instant::now()).is_err());
         assert_eq!(ledger.renew(1), None);
         ledger.end(1, Status::Done, true);
         assert!(ledger.is_quiet());
         let again = Asked { generation: 2, ..asked(1, 1) };
-        assert_eq!(ledger.enter(&again, CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
+        assert_eq!(enter(&mut ledger, &again, CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
     }
 
     #[test]
     fn credits_cannot_be_overdrawn() {
         let mut ledger = ledger();
-        (1..=4)
-            .for_each(|number| assert_eq!(ledger.enter(&asked(number, 1), CREDITS, Instant::now()), Ok(Admitted::New)));
-        assert!(ledger.enter(&asked(5, 1), CREDITS, Instant::now()).is_err(), "requests");
+        (1..=4).for_each(|number| {
+            assert_eq!(enter(&mut ledger, &asked(number, 1), CREDITS, Instant::now()), Ok(Admitted::New))
+        });
+        assert!(enter(&mut ledger, &asked(5, 1), CREDITS, Instant::now()).is_err(), "requests");
         ledger.end(3, Status::Done, false);
         let long = Asked { length: 64 << 10, ..asked(5, 1) };
-        assert!(ledger.enter(&long, CREDITS, Instant::now()).is_err(), "bytes");
-        assert_eq!(ledger.enter(&asked(5, 1), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert!(ledger.enter(&asked(NUMBERS_MAX + 1, 1), CREDITS, Instant::now()).is_err(), "numbers");
+        assert!(enter(&mut ledger, &long, CREDITS, Instant::now()).is_err(), "bytes");
+        assert_eq!(enter(&mut ledger, &asked(5, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(enter(&mut ledger, &asked(NUMBERS_MAX + 1, 1), CREDITS, Instant::now()).is_err(), "numbers");
+    }
+
+    /// Its bytes are read meanwhile: others that were sent after it may come before it.
+    #[test]
+    fn a_request_that_was_announced_may_come_after_later_ones() {
+        let mut ledger = ledger();
+        ledger.announce(&asked(2, 1)).unwrap();
+        ledger.announce(&asked(3, 1)).unwrap();
+        assert_eq!(enter(&mut ledger, &asked(5, 2), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert_eq!(ledger.enter(&asked(2, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert_eq!(enter(&mut ledger, &asked(6, 4), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(ledger.enter(&asked(3, 1), CREDITS, Instant::now()).is_err(), "its answer was seen, so there is none");
+        ledger.renew(2);
+        assert!(ledger.enter(&asked(5, 2), CREDITS, Instant::now()).is_err(), "its generation is over");
     }
 }

@@ -11,6 +11,7 @@
 //! | one volume: its device, and the thread that waits for it | `volume` |
 //! | who wrote a volume last, in whichever life of the node | `writer` |
 //! | memory for blocks, registered where connections come in | `blocks` |
+//! | WRITEs whose bytes are read from the client's memory first | `reads` |
 //!
 //! # One READ
 //!
@@ -22,9 +23,9 @@
 //!
 //! # One WRITE
 //!
-//! 1. The bytes ride behind the 64 bytes of the request, in the same message.
-//! 2. The node writes them from the buffer in which they were received, and answers when the policy
-//!    says so.
+//! 1. The bytes ride behind the 64 bytes of the request, in the same message. Or the message names
+//!    memory of the client's: the worker READs the bytes from there, and only then has the request come.
+//! 2. The node writes them from a buffer of its own, and answers when the policy says so.
 //! 3. The node remembers the outcome until the client says that it has the answer. A request that is
 //!    replayed after a reconnect is answered from that memory.
 
@@ -35,6 +36,7 @@ mod changes;
 mod connection;
 mod door;
 mod ledger;
+mod reads;
 mod report;
 mod slot;
 mod status;
@@ -53,6 +55,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use overside_memory::Buffer;
 use overside_service::{Listening, Running, Server, ServiceOptions, System, Threads};
 use overside_verbs::{Clock, VerbsError};
 use overside_volume::files::Preset;
@@ -61,7 +64,7 @@ use overside_volume::{Device, DeviceError, Health};
 
 use crate::cache::CacheOptions;
 use attachment::Attachment;
-use blocks::Blocks;
+use blocks::{Blocks, ReadBlock};
 use connection::Connection;
 use volume::Volume;
 
@@ -471,6 +474,12 @@ impl System for Node {
 
     fn session(self: &Arc<Self>) -> Connection {
         Connection::new(self.clone())
+    }
+
+    fn unread(&self, buffer: Buffer) {
+        if let Some(blocks) = self.blocks() {
+            drop(ReadBlock::new(blocks.clone(), buffer));
+        }
     }
 
     fn unfinished(&self, body: &mut Vec<u8>) {

@@ -564,11 +564,7 @@ impl Core {
                 return;
             }
             (Work::Read { into, .. }, Some(block)) => blocks.put(block, into),
-            (Work::Write { from, .. }, Some(block)) => {
-                if let Ok(buffer) = from.into_buffer() {
-                    blocks.put(block, buffer);
-                }
-            }
+            (Work::Write { from, .. }, Some(block)) => blocks.put_bytes(block, from),
             _ => {}
         }
         // Ended in the ledger first: the client may ask for more as soon as it has the answer.

@@ -5,6 +5,7 @@ mod cached;
 mod door;
 mod ends;
 mod files;
+mod granted;
 mod hostile;
 mod killed;
 mod late;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_memory::{Buffer, Bytes, Segment};
+use overside_planner::Profile;
 use overside_reference::Reference;
 use overside_service::client::{Link as Raw, LinkOptions as RawOptions};
 use overside_sim::{Chance, World};
 use overside_verbs::Provider;
-use overside_volume::client::{Link, LinkOptions, Volume};
+use overside_volume::client::{Link, LinkOptions, Registration, Volume};
 use overside_volume::wire::{Asked, Hello, Operation, Reply, Role, Status, Welcome};
 use overside_volume::{Completion, Device, DeviceError, Request, Work};
 
@@ -71,6 +72,8 @@ impl Client {
             receives: 16,
             kept_bytes_max: load.kept_bytes_max,
             group: load.group,
+            registration: registration(world, name),
+            prices: Some(Profile { send_request_ns: 0.0, send_byte_ns: 0.0, ..provider.profile() }),
             ..LinkOptions::default()
         };
         let attach = |role| loop {
@@ -142,6 +145,9 @@ impl Client {
         for link in self.links {
             if link.handle().rewrites() > 0 {
                 self.world.note("client: wrote again", 0);
+            }
+            if link.handle().granted() > 0 {
+                self.world.note("client: its memory was read", 0);
             }
             link.close(Duration::from_millis(200));
         }
@@ -249,6 +255,14 @@ impl Client {
             return self.model.fail(format!("a request failed: {error} ({:?})", work.range()));
         }
         match (asked, work) {
+            (Pending::Write { sectors, version, durable }, Work::Write { from, .. }) => {
+                self.model.wrote(sectors, version, durable);
+                match from.into_buffer() {
+                    // It is the client's own again: nobody reads it from here on.
+                    Ok(mut buffer) => buffer.fill(0xee),
+                    Err(_) => self.model.fail("what has been written is still shared".to_owned()),
+                }
+            }
             (Pending::Write { sectors, version, durable }, _) => self.model.wrote(sectors, version, durable),
             (Pending::Flush { then }, _) => self.model.flushed(&then),
             (Pending::Check { names_nobody: true }, Work::Check { at, wrong, .. }) if wrong != 0 => {
@@ -271,6 +285,13 @@ impl Client {
             _ => {}
         }
     }
+}
+
+/// The node reads what is written from the client's memory in half of the worlds.
+fn registration(world: &World, name: &str) -> Option<Registration> {
+    let mut chance = world.chance(&format!("{name}: registers"));
+    let writes = [1, 3, u32::MAX][chance.below(3) as usize];
+    chance.one_in(2).then_some(Registration { writes, bytes_max: 256 << 10 })
 }
 
 /// A client whose first connection is thought to be lost and speaks late: its WRITE has been asked again and answered

@@ -11,10 +11,13 @@ use overside_verbs::{
     Loan, Opcode, PortOptions, Provider, QueuePair, Status, VerbsError, WorkCompletion, WorkRequest, watch::Watch,
 };
 
-use crate::wire::HEADER;
+use super::registered::Registered;
+use crate::wire::{Asked, HEADER, Operation};
 
 #[derive(Debug)]
 pub(super) struct Connection {
+    /// Memory of callers that the node may read. Ends before the endpoint.
+    registered: Option<Registered>,
     endpoint: Endpoint,
     queue_pair: QueuePair,
     ring: Ring,
@@ -44,6 +47,7 @@ impl Connection {
         name: &str,
         patience: Duration,
         (bytes, count): (usize, usize),
+        registered: Option<Registered>,
     ) -> Result<Connection, VerbsError> {
         let port = PortOptions { depth: (count * 2).max(64), shared_receives: 0, ..PortOptions::default() };
         let mut endpoint = Endpoint::builder(provider.clone()).port(port).open()?;
@@ -54,6 +58,7 @@ impl Connection {
         let transmit = std::iter::from_fn(|| pool.take()).map(Bytes::from).collect();
         let since = endpoint.clock().now();
         Ok(Connection {
+            registered,
             endpoint,
             queue_pair,
             ring,
@@ -86,6 +91,35 @@ impl Connection {
     /// Queues a message with a payload; false where there is no room for it yet.
     pub(super) fn send_with(&mut self, header: &[u8; HEADER], payload: &[u8]) -> bool {
         self.send_parts(&[header, payload])
+    }
+
+    /// The node does not read memory of this side.
+    pub(super) fn grants_nothing(&mut self) {
+        self.registered = None;
+    }
+
+    /// Queues a WRITE, whose payload the node reads from where it lies, if it can. The region of memory that
+    /// [`written`](Self::written) is called with when the WRITE has ended; none where the payload is to be sent.
+    pub(super) fn grant(&mut self, asked: &Asked, payload: &Bytes) -> Option<u64> {
+        let registered = self.registered.as_mut()?;
+        let (token, region) = registered.begin(self.endpoint.domain(), payload)?;
+        let Operation::Write { fua } = asked.operation else { return None };
+        let header = Asked { operation: Operation::WriteGranted { fua }, ..*asked }.bytes();
+        let message = [&header[..], &token.to_bytes()].concat();
+        if message.len() <= self.inline_max {
+            self.outbox.push_back(WorkRequest::send_inline(0, &message).unsignalled());
+        } else if !self.send_parts(&[&message]) {
+            self.written(region);
+            return None;
+        }
+        Some(region)
+    }
+
+    /// A WRITE has ended whose payload lies in this region.
+    pub(super) fn written(&mut self, region: u64) {
+        if let Some(registered) = &mut self.registered {
+            registered.end(region);
+        }
     }
 
     fn send_parts(&mut self, parts: &[&[u8]]) -> bool {

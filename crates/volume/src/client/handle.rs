@@ -16,6 +16,7 @@ pub struct LinkHandle(Arc<Shared>);
 struct Shared {
     welcomes: AtomicU64,
     rewrites: AtomicU64,
+    granted: AtomicU64,
     is_away: AtomicBool,
     leaves: AtomicBool,
     has_left: AtomicBool,
@@ -30,6 +31,15 @@ impl LinkHandle {
     /// How many pieces it has written again for a node that may have lost them.
     pub fn rewrites(&self) -> u64 {
         self.0.rewrites.load(Ordering::Relaxed)
+    }
+
+    /// Of how many WRITEs it had the node read the bytes from their caller's memory.
+    pub fn granted(&self) -> u64 {
+        self.0.granted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn grants(&self) {
+        self.0.granted.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn rewrote(&self) {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overside_planner::Profile;
 use overside_verbs::handshake::Key;
 use overside_verbs::watch::Watch;
 use overside_verbs::{Clock, Provider, VerbsError};
@@ -13,13 +14,14 @@ use overside_verbs::{Clock, Provider, VerbsError};
 use super::connection::{Connection, Message};
 use super::handle::LinkHandle;
 use super::kept::{Kept, What};
+use super::registered::{Registered, Registration};
 use super::volume::Volume;
 use crate::array::{Array, ArrayError};
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
 use crate::files::PIECE_BYTES;
 use crate::mutant::mutant;
 use crate::overlaps::Overlaps;
-use crate::wire::{Asked, FILES, HEADER, Hello, KEEPS, Operation, Proof, Reply, Role, Status, Welcome};
+use crate::wire::{Asked, FILES, GRANTS, HEADER, Hello, KEEPS, Operation, Proof, Reply, Role, Status, Welcome};
 
 /// How a volume is attached.
 #[derive(Clone, Debug)]
@@ -51,6 +53,11 @@ pub struct LinkOptions {
     pub group: u64,
     /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At half of it the link flushes.
     pub kept_bytes_max: u64,
+    /// The node reads what a WRITE writes from the caller's memory, which is registered for that: where it can be, where the
+    /// provider reads it by itself, and where that costs less. Without it all is copied.
+    pub registration: Option<Registration>,
+    /// What things cost over the provider; its own word where it is none.
+    pub prices: Option<Profile>,
 }
 
 /// What others have of a volume that is one of several.
@@ -78,6 +85,8 @@ impl Default for LinkOptions {
             files: false,
             group: 0,
             kept_bytes_max: 32 << 20,
+            registration: Some(Registration::default()),
+            prices: None,
         }
     }
 }
@@ -178,6 +187,8 @@ struct Pending {
     admitted: bool,
     /// When it was sent over this connection.
     sent: Option<Instant>,
+    /// The region of the connection's memory that the node reads its bytes from.
+    region: Option<u64>,
     /// Of a FLUSH, what was kept when it was sent first.
     covers: Option<u64>,
 }
@@ -336,7 +347,11 @@ impl Link {
     /// Connects, and greets the node with a new generation.
     fn dial(&mut self) -> Result<(), VerbsError> {
         let length = (HEADER + self.options.request_bytes_max as usize, self.options.receives.max(1));
-        let mut connection = Connection::open(&self.provider, &self.address, self.options.patience, length)?;
+        let prices = || self.options.prices.clone().unwrap_or_else(|| self.provider.profile());
+        let registration = self.options.registration.filter(|_| self.options.role != Role::Reader);
+        let registered = registration.and_then(|options| Registered::new(&self.provider, options, &prices()));
+        let mut connection =
+            Connection::open(&self.provider, &self.address, self.options.patience, length, registered)?;
         self.generation = self.generation.wrapping_add(1);
         connection.watched_by(&self.watch, true)?;
         connection.send(&self.hello().bytes());
@@ -354,7 +369,7 @@ impl Link {
             incarnation: self.incarnation,
             generation: self.generation,
             buffer_bytes: (HEADER + self.options.request_bytes_max as usize) as u32,
-            features: if self.options.files { FILES } else { crate::wire::FEATURES },
+            features: if self.options.files { FILES | GRANTS } else { crate::wire::FEATURES },
             process: self.options.process,
             group: self.options.group,
         }
@@ -411,6 +426,9 @@ impl Link {
         (self.session, self.incarnation) = (welcome.session, welcome.incarnation);
         if let Some(connection) = &mut self.connection {
             connection.welcomed = true;
+            if welcome.features & GRANTS == 0 {
+                connection.grants_nothing();
+            }
         }
         self.is_back();
         self.ready = self.pending.iter().filter(|(_, pending)| pending.admitted).map(|(number, _)| *number).collect();
@@ -478,8 +496,10 @@ impl Link {
         if admitted {
             self.ready.push_back(number);
         }
-        self.pending
-            .insert(number, Pending { tag: request.tag, work: request.work, admitted, sent: None, covers: None });
+        self.pending.insert(
+            number,
+            Pending { tag: request.tag, work: request.work, admitted, sent: None, region: None, covers: None },
+        );
     }
 
     /// Sends what may be sent.
@@ -544,11 +564,16 @@ impl Link {
                 lba: at / lba_bytes,
                 length: length as u32,
             };
-            let header = asked.bytes();
             match &pending.work {
-                Work::Write { from, .. } if !connection.send_with(&header, from) => break,
-                Work::Write { .. } => {}
-                _ => connection.send(&header),
+                Work::Write { from, .. } => {
+                    pending.region = connection.grant(&asked, from);
+                    match pending.region {
+                        Some(_) => self.handle.grants(),
+                        None if connection.send_with(&asked.bytes(), from) => {}
+                        None => break,
+                    }
+                }
+                _ => connection.send(&asked.bytes()),
             }
             pending.sent = Some(now);
             self.sent += 1;
@@ -749,6 +774,9 @@ impl Link {
         if result.is_ok() {
             self.keep(&pending);
         }
+        if let (Some(region), Some(connection)) = (pending.region, &mut self.connection) {
+            connection.written(region);
+        }
         if pending.sent.is_some() {
             self.sent -= 1;
             self.sent_bytes -= pending.bytes();
@@ -779,7 +807,7 @@ impl Link {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         self.ready.clear();
         (self.sent, self.sent_bytes) = (0, 0);
-        self.pending.values_mut().for_each(|pending| pending.sent = None);
+        self.pending.values_mut().for_each(|pending| (pending.sent, pending.region) = (None, None));
         self.own.values_mut().for_each(|own| own.sent = None);
     }
 

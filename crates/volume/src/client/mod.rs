@@ -16,9 +16,11 @@ mod files;
 mod handle;
 mod kept;
 mod link;
+mod registered;
 mod volume;
 
 pub use files::Files;
 pub use handle::LinkHandle;
 pub use link::{Link, LinkError, LinkOptions, Spare};
+pub use registered::Registration;
 pub use volume::Volume;

@@ -10,8 +10,10 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const KEEPS: u64 = 1;
 /// A feature: the volume keeps files, and places are those of [`files`](crate::files).
 pub const FILES: u64 = 2;
+/// A feature: the client lets the node read from its memory what a WRITE writes, and the node does.
+pub const GRANTS: u64 = 4;
 /// Features of this version for those who want blocks. A node answers with those that both have, and of which it makes use.
-pub const FEATURES: u64 = KEEPS;
+pub const FEATURES: u64 = KEEPS | GRANTS;
 
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;

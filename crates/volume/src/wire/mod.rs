@@ -23,7 +23,7 @@
 //! | 16 | 8 | session; 0 begins one | session |
 //! | 24 | 4 | generation | the same |
 //! | 28 | 4 | zero | unit in bytes |
-//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered; 2: it wants a volume of files | those that both use; 1: writes are acknowledged before they are safe; 2: the volume keeps files |
+//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered; 2: it wants a volume of files; 4: its WRITEs may be grants | those that both use; 1: writes are acknowledged before they are safe; 2: the volume keeps files; 4: grants |
 //! | 40 | 4 | the client's process, for people | incarnation of the node, 8 bytes |
 //! | 44 | 4 | zero | |
 //! | 48 | 8 | incarnation that gave the session, or 0 | length of the volume in bytes |
@@ -41,7 +41,7 @@
 //! | 0 | 4 | `OVSC` | the same |
 //! | 4 | 4 | low half of the number | the same |
 //! | 8 | 1 | operation | 1 |
-//! | 9 | 1 | of a WRITE: 1 is FUA; of a CHECK: 1 mends | status |
+//! | 9 | 1 | of a WRITE: 1 is FUA, 2 a grant; of a CHECK: 1 mends | status |
 //! | 10 | 1 | of a HINT: which | zero |
 //! | 11 | 1 | zero | zero |
 //! | 12 | 4 | length in bytes | bytes of the payload |
@@ -52,7 +52,10 @@
 //! | 40 | 8 | lowest number that is unanswered | incarnation |
 //! | 48 | 8 | LBA, in sectors of 512 bytes | of a CHECK: members that had some of it wrong, as bits |
 //! | 56 | 8 | zero | zero |
-//! | 64 | | what a WRITE writes | what a READ read |
+//! | 64 | | what a WRITE writes, or grants | what a READ read |
+//!
+//! A grant names memory of the client's from which the node reads what it writes: place (u64), length (u64, the request's), key
+//! (16 bytes). Until that is read the request has not come, so later ones may come before it.
 //!
 //! | operation | 1 READ | 2 WRITE | 3 FLUSH | 4 DISCARD | 5 ZERO | 6 HINT | 7 goodbye | 9 CHECK |
 //! |---|---|---|---|---|---|---|---|---|
@@ -127,12 +130,15 @@
 //! | a number twice in one generation, a lowest that falls, numbers that run 16,384 ahead of it | disconnects |
 //! | more requests or bytes in flight than it gave credits for | disconnects |
 //! | another session, another generation, a second greeting, a request before the welcome | disconnects |
+//! | a grant of memory that it cannot read, of another length, or of more than a request's bytes | disconnects |
 //! | a number that has ended | answers as before, and carries nothing out |
 //! | a change of a volume that is in use, or that the home folder does not allow | answers 14, and changes nothing |
 //! | an LBA past the end or past 64 bits, a length that is 0, not whole units or longer than a request | answers invalid |
 //!
 //! What each word of a node does to the client: an answer to nothing, one of another generation or of another length ends the connection,
 //! and what is unanswered is asked again over the next one.
+
+use overside_verbs::RemoteToken;
 
 mod change;
 mod hello;
@@ -141,7 +147,7 @@ mod report;
 mod request;
 
 pub use change::{Alteration, Change, Changed, NONCE_BYTES};
-pub use hello::{FEATURES, FILES, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
+pub use hello::{FEATURES, FILES, GRANTS, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
 pub use reply::{Reply, Status};
 pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
 pub use request::{Asked, Operation};
@@ -217,10 +223,12 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
         process: 71,
         group: 0,
     };
+    let granted = RemoteToken { at: 512, len: 1 << 20, rkey: 7 << 90 };
     let change = |what| Change { number: 5, volume: "pg".into(), what }.bytes();
     vec![
         asked(Operation::Read, 8, 8192).bytes().to_vec(),
         [&asked(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
+        [&asked(Operation::WriteGranted { fua: true }, 3, 1 << 20).bytes()[..], &granted.to_bytes()].concat(),
         asked(Operation::Flush, 0, 0).bytes().to_vec(),
         asked(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
         asked(Operation::Check { mend: true }, 8, 65536).bytes().to_vec(),
@@ -326,6 +334,7 @@ mod tests {
         prop_oneof![
             Just(Operation::Read),
             any::<bool>().prop_map(|fua| Operation::Write { fua }),
+            any::<bool>().prop_map(|fua| Operation::WriteGranted { fua }),
             Just(Operation::Flush),
             Just(Operation::Discard),
             Just(Operation::Zero),
@@ -344,7 +353,13 @@ mod tests {
             let (lba, length) = if moves { (lba, sectors * 512) } else { (0, 0) };
             let lowest = lowest.min(number);
             let asked = Asked { operation, session, generation, number, lowest, lba, length };
-            let message = [&asked.bytes()[..], &vec![9; asked.payload()]].concat();
+            let granted = RemoteToken { at: session, len: u64::from(length), rkey: 9 };
+            let payload = match operation {
+                Operation::WriteGranted { .. } => granted.to_bytes().to_vec(),
+                _ => vec![9; asked.payload()],
+            };
+            let message = [&asked.bytes()[..], &payload].concat();
+            prop_assert_eq!(asked.granted(&payload), matches!(operation, Operation::WriteGranted { .. }).then_some(granted));
             let (again, payload) = Asked::parse(&message).unwrap();
             prop_assert_eq!(again, asked);
             prop_assert_eq!(payload.len(), asked.payload());

@@ -2,6 +2,7 @@
 
 use super::{HEADER, Malformed, PAYLOAD_BYTES_MAX, begin, header, put, u32_at, u64_at, zeros};
 use crate::device::Hint;
+use overside_verbs::RemoteToken;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,11 @@ pub enum Operation {
         /// Answered only when it is on stable storage.
         fua: bool,
     },
+    /// WRITE of bytes in memory of the client's that it grants; the payload names them.
+    WriteGranted {
+        /// Answered only when it is on stable storage.
+        fua: bool,
+    },
     /// FLUSH.
     Flush,
     /// DISCARD.
@@ -49,10 +55,27 @@ pub enum Operation {
     Goodbye,
 }
 
+impl Operation {
+    /// Whether it reads or writes so many bytes.
+    pub fn moves(self) -> bool {
+        matches!(self, Operation::Read | Operation::Write { .. } | Operation::WriteGranted { .. })
+    }
+}
+
 impl Asked {
     /// Bytes of the payload that follows.
     pub fn payload(&self) -> usize {
-        if matches!(self.operation, Operation::Write { .. }) { self.length as usize } else { 0 }
+        match self.operation {
+            Operation::Write { .. } => self.length as usize,
+            Operation::WriteGranted { .. } => TOKEN_BYTES,
+            _ => 0,
+        }
+    }
+
+    /// Of a [`WriteGranted`](Operation::WriteGranted), what its payload grants.
+    pub fn granted(&self, payload: &[u8]) -> Option<RemoteToken> {
+        let granted = matches!(self.operation, Operation::WriteGranted { .. });
+        Some(RemoteToken::from_bytes(*payload.first_chunk().filter(|_| granted)?))
     }
 
     /// As it goes over the wire.
@@ -61,6 +84,7 @@ impl Asked {
         let (code, flags, hint) = match self.operation {
             Operation::Read => (READ, 0, 0),
             Operation::Write { fua } => (WRITE, u8::from(fua), 0),
+            Operation::WriteGranted { fua } => (WRITE, u8::from(fua) | GRANTED, 0),
             Operation::Flush => (FLUSH, 0, 0),
             Operation::Discard => (DISCARD, 0, 0),
             Operation::Zero => (ZERO, 0, 0),
@@ -96,6 +120,7 @@ impl Asked {
         let operation = match (bytes[8], flags, hint) {
             (READ, 0, 0) => Operation::Read,
             (WRITE, 0 | 1, 0) => Operation::Write { fua: flags == 1 },
+            (WRITE, 2 | 3, 0) => Operation::WriteGranted { fua: flags == 3 },
             (FLUSH, 0, 0) => Operation::Flush,
             (DISCARD, 0, 0) => Operation::Discard,
             (ZERO, 0, 0) => Operation::Zero,
@@ -126,12 +151,15 @@ impl Asked {
         if bare && (asked.lba, asked.length) != (0, 0) {
             return Err(Malformed("an operation without a place has one"));
         }
-        let moves = matches!(operation, Operation::Read | Operation::Write { .. });
+        let moves = operation.moves();
         if moves && asked.length > PAYLOAD_BYTES_MAX {
             return Err(Malformed("more bytes than a message may have"));
         }
         if payload.len() != asked.payload() {
             return Err(Malformed("a payload of another length"));
+        }
+        if asked.granted(payload).is_some_and(|token| token.len != u64::from(asked.length)) {
+            return Err(Malformed("a grant of another length"));
         }
         Ok(asked)
     }
@@ -159,6 +187,10 @@ fn hint_of(code: u8) -> Result<Hint, Malformed> {
 pub(super) const HELLO: u8 = 0;
 pub(super) const READ: u8 = 1;
 const WRITE: u8 = 2;
+/// Flag of a WRITE.
+const GRANTED: u8 = 2;
+/// Bytes of what grants memory.
+const TOKEN_BYTES: usize = 32;
 const FLUSH: u8 = 3;
 const DISCARD: u8 = 4;
 const ZERO: u8 = 5;

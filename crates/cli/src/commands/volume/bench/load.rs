@@ -105,7 +105,8 @@ impl Load {
         }
         let bytes = if plan.verifies { geometry.bytes.min(VERIFIED_BYTES_MAX) } else { geometry.bytes };
         let bs = plan.bs as usize;
-        let free = Segment::private(bs * plan.depth).context("no memory for the requests")?.carve(bs);
+        // Of memory that a node may read from.
+        let free = Segment::shared(bs * plan.depth).context("no memory for the requests")?.carve(bs);
         let mut free: Vec<Buffer> = free.into_iter().take(plan.depth).collect();
         for buffer in &mut free {
             // No disk should find it easier than real data.
@@ -266,7 +267,7 @@ impl Load {
             }
             _ => None,
         };
-        let spare = || Segment::private(self.plan.bs as usize).ok()?.carve(self.plan.bs as usize).pop();
+        let spare = || Segment::shared(self.plan.bs as usize).ok()?.carve(self.plan.bs as usize).pop();
         self.free.extend(buffer.or_else(spare));
         match result {
             Ok(()) => Ok(()),

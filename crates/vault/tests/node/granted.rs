@@ -1,0 +1,316 @@
+//! WRITEs whose bytes the node reads from the client's memory.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use overside_memory::{Buffer, Bytes, Segment, View};
+use overside_verbs::{
+    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortOptions, ProtectionDomain, QueuePair, RemoteToken,
+    Status as Ended, WorkRequest,
+};
+use overside_volume::client::{Link, LinkOptions, Registration};
+use overside_volume::wire::{Asked, GRANTS, Hello, Operation, Reply, Role, Status, Welcome};
+use overside_volume::{Completion, DeviceError, MemoryDevice, Request, Work, complete, wait};
+
+use super::*;
+
+const VOLUME_BYTES: u64 = 1 << 20;
+
+fn memory() -> Box<dyn Device> {
+    Box::new(MemoryDevice::new(VOLUME_BYTES).unwrap())
+}
+
+fn shared(bytes: usize, fill: u8) -> Buffer {
+    let mut buffer = Segment::shared(bytes).unwrap().carve(bytes).pop().unwrap();
+    buffer.fill(fill);
+    buffer
+}
+
+/// A client whose every word the test says.
+struct Raw {
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    queue: CompletionQueue,
+    queue_pair: QueuePair,
+    next: u64,
+    session: u64,
+}
+
+impl Raw {
+    /// Connects and greets the node.
+    fn greeted(name: &str, role: Role) -> Raw {
+        let mut raw = Raw::connected(name);
+        // No answer to a WRITE is longer than its header.
+        let (name, buffer_bytes) = ("v".to_owned(), 129 << 10);
+        let (features, number) = (GRANTS, 0);
+        let (session, incarnation, generation, process, group) = (0, 0, 1, 0, 5);
+        let hello =
+            Hello { number, name, role, session, incarnation, generation, buffer_bytes, features, process, group };
+        raw.say(&hello.bytes());
+        let welcome = Welcome::parse(&raw.heard().expect("a welcome")).unwrap();
+        assert_eq!((welcome.status, welcome.features), (Status::Done, GRANTS));
+        raw.session = welcome.session;
+        raw
+    }
+
+    fn connected(name: &str) -> Raw {
+        let provider = provider("shm");
+        let domain = provider.allocate_domain().unwrap();
+        let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default()).unwrap());
+        let queue_pair = queue.attach(provider.connect(&domain, name, PATIENCE).unwrap()).unwrap();
+        let segment = Segment::private(64 * 4096).unwrap().carve(4096);
+        provider.register(&domain, &Memory::Segment(segment[0].segment().clone()), Access::LOCAL).unwrap();
+        let mut receives: Vec<(u64, Buffer)> = (0..).zip(segment).collect();
+        queue.post_receive(Some(queue_pair), &mut receives).unwrap();
+        Raw { provider, domain, queue, queue_pair, next: 1, session: 0 }
+    }
+
+    fn grant(&self, buffer: &Buffer) -> MemoryRegion {
+        let memory = Memory::Segment(buffer.segment().clone());
+        self.provider.register(&self.domain, &memory, Access::REMOTE_READ).unwrap()
+    }
+
+    fn say(&mut self, message: &[u8]) {
+        let message = WorkRequest::send(0, View::foreign(Arc::new(message.to_vec()))).unsignalled();
+        // Whoever was disconnected says nothing more.
+        let _ = self.queue.post(self.queue_pair, &mut VecDeque::from([message]));
+    }
+
+    /// A message; none where the connection has ended.
+    fn heard(&mut self) -> Option<Vec<u8>> {
+        let (mut done, end) = (Vec::new(), Instant::now() + PATIENCE);
+        while Instant::now() < end {
+            self.queue.poll_wait(&mut done, Some(Duration::from_millis(20))).unwrap();
+            for completion in done.drain(..) {
+                if completion.opcode == Opcode::Receive {
+                    let buffer = completion.buffer.filter(|_| completion.status == Ended::Success)?;
+                    return Some(buffer[..completion.bytes as usize].to_vec());
+                }
+            }
+        }
+        panic!("the node says nothing and goes on");
+    }
+
+    fn asked(&mut self, lba: u64, length: u32) -> Asked {
+        self.next += 1;
+        let operation = Operation::WriteGranted { fua: false };
+        let (session, number) = (self.session, self.next);
+        Asked { operation, session, generation: 1, number, lowest: number.saturating_sub(8), lba, length }
+    }
+
+    fn write(&mut self, asked: Asked, token: RemoteToken) {
+        self.say(&[&asked.bytes()[..], &token.to_bytes()].concat());
+    }
+
+    fn status(&mut self) -> Option<Status> {
+        self.heard().map(|message| Reply::parse(&message).unwrap().0.status)
+    }
+}
+
+fn token(region: &MemoryRegion, at: u64, len: u64) -> RemoteToken {
+    RemoteToken { at, len, ..region.token() }
+}
+
+fn read(link: &mut dyn Device, at: u64, length: usize) -> Vec<u8> {
+    let into = Segment::private(length).unwrap().carve(length).pop().unwrap();
+    match complete(link, &SystemClock, Work::Read { at, length, into }, PATIENCE) {
+        (Some(Work::Read { into, .. }), Ok(())) => into[..length].to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes blocks of these lengths, many at a time, and writes over their memory as soon as each has ended.
+fn write_and_scribble(link: &mut dyn Device, length: usize, buffers: usize, last: u8) {
+    let (mut free, mut batch, mut done) = (Vec::new(), VecDeque::new(), Vec::new());
+    free.extend((0..buffers).map(|_| shared(length, 0)));
+    let places = VOLUME_BYTES / length as u64;
+    let mut left: VecDeque<(u64, u8)> =
+        (1..=last).flat_map(|fill| (0..places).map(move |place| (place, fill))).collect();
+    let mut under_way = 0;
+    while !left.is_empty() || under_way > 0 {
+        while let Some((place, fill)) = left.front().copied()
+            && let Some(mut buffer) = free.pop()
+        {
+            left.pop_front();
+            buffer.fill(fill);
+            let work = Work::Write { at: place * length as u64, from: Bytes::from(buffer), fua: false };
+            batch.push_back(Request { tag: place, work });
+            under_way += 1;
+        }
+        link.submit(&mut batch);
+        if link.poll(&mut done) == 0 {
+            wait(link, &SystemClock, Some(Instant::now() + PATIENCE)).unwrap();
+        }
+        for Completion { work, result, .. } in done.drain(..) {
+            assert_eq!(result, Ok(()));
+            let Work::Write { from, .. } = work else { panic!("{work:?}") };
+            let mut buffer = from.into_buffer().expect("nobody shares what has been written");
+            buffer.fill(0xee);
+            free.push(buffer);
+            under_way -= 1;
+        }
+    }
+}
+
+/// In every way of registering it, over providers that read by themselves and over those that do not.
+#[test]
+fn what_is_written_is_read_from_the_callers_memory_which_is_its_own_again_after() {
+    for transport in TRANSPORTS {
+        let ways = [1, 3, 1000, u32::MAX].map(|writes| Some(Registration { writes, bytes_max: 1 << 20 }));
+        for registration in ways.into_iter().chain([None]) {
+            let name = fresh_name(transport);
+            // Fewer buffers than there are WRITEs at a time.
+            let _served = serve(transport, &name, memory(), NodeOptions { blocks: 3, ..NodeOptions::default() });
+            let options = LinkOptions { registration, ..LinkOptions::default() };
+            let mut link = Link::attach(provider(transport), &name, "v", options).unwrap();
+            for length in [4096, 64 << 10, 256 << 10] {
+                write_and_scribble(&mut link, length, 7, 3);
+                let places = 0..VOLUME_BYTES / length as u64;
+                places.for_each(|place| assert_eq!(read(&mut link, place * length as u64, length), vec![3; length]));
+            }
+            let granted = link.handle().granted();
+            assert_eq!(granted > 0, transport == "shm" && registration.is_some(), "{transport} {granted}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_registered_and_short_writes_are_copied() {
+    let name = fresh_name("shm");
+    let _served = serve("shm", &name, memory(), NodeOptions::default());
+    let mut link = Link::attach(provider("shm"), &name, "v", LinkOptions::default()).unwrap();
+    let mut private = Segment::private(8192).unwrap().carve(8192).pop().unwrap();
+    private.fill(7);
+    for (at, from) in [(0, private), (8192, shared(512, 7))] {
+        let length = from.len();
+        let work = Work::Write { at, from: Bytes::from(from), fua: true };
+        assert_eq!(complete(&mut link, &SystemClock, work, PATIENCE).1, Ok(()));
+        assert_eq!(read(&mut link, at, length), vec![7; length]);
+    }
+    assert_eq!(link.handle().granted(), 0);
+}
+
+/// Each loses its connection, nothing is written, others go on, and the node has its buffers back.
+#[test]
+fn who_grants_what_it_does_not_have_loses_its_connection_alone() {
+    let name = fresh_name("shm");
+    let _served = serve("shm", &name, memory(), NodeOptions { blocks: 4, ..NodeOptions::default() });
+    let mut other =
+        Link::attach(provider("shm"), &name, "v", LinkOptions { group: 5, ..LinkOptions::default() }).unwrap();
+    write_and_scribble(&mut other, 8192, 2, 1);
+    type Bad = fn(&mut Raw, &MemoryRegion);
+    let bad: BTreeMap<&str, Bad> = BTreeMap::from([
+        (
+            "an unknown key",
+            (|raw, region| {
+                let asked = raw.asked(0, 8192);
+                raw.write(asked, RemoteToken { rkey: region.token().rkey ^ 1, ..token(region, 0, 8192) });
+            }) as Bad,
+        ),
+        ("past its end", |raw, region| {
+            let asked = raw.asked(0, 8192);
+            raw.write(asked, token(region, 8192 + 1, 8192));
+        }),
+        ("far past its end", |raw, region| {
+            let asked = raw.asked(0, 8192);
+            raw.write(asked, token(region, u64::MAX - 100, 8192));
+        }),
+        ("of another length", |raw, region| {
+            let asked = raw.asked(0, 8192);
+            raw.write(asked, token(region, 0, 4096));
+        }),
+        ("of no bytes", |raw, region| {
+            let asked = raw.asked(0, 0);
+            raw.write(asked, token(region, 0, 0));
+        }),
+        ("longer than a request", |raw, region| {
+            let asked = raw.asked(0, 256 << 10);
+            raw.write(asked, token(region, 0, 256 << 10));
+        }),
+        ("half a grant", |raw, region| {
+            let asked = raw.asked(0, 8192);
+            raw.say(&[&asked.bytes()[..], &token(region, 0, 8192).to_bytes()[..16]].concat());
+        }),
+        ("no grant", |raw, _| {
+            let asked = raw.asked(0, 8192);
+            raw.say(&asked.bytes());
+        }),
+        ("of another session", |raw, region| {
+            let asked = Asked { session: raw.session + 1, ..raw.asked(0, 8192) };
+            raw.write(asked, token(region, 0, 8192));
+        }),
+        ("of another generation", |raw, region| {
+            let asked = Asked { generation: 2, ..raw.asked(0, 8192) };
+            raw.write(asked, token(region, 0, 8192));
+        }),
+        ("of memory that is granted no more", |raw, region| {
+            let memory = region.memory.clone();
+            let gone = raw.provider.register(&raw.domain, &memory, Access::REMOTE_READ).unwrap();
+            let last = gone.token();
+            raw.provider.deregister(gone).unwrap();
+            let asked = raw.asked(0, 8192);
+            raw.write(asked, RemoteToken { len: 8192, ..last });
+        }),
+    ]);
+    for (what, says) in &bad {
+        // More often than there are buffers.
+        for _ in 0..6 {
+            let mut raw = Raw::greeted(&name, Role::Writer);
+            let memory = shared(16 << 10, 9);
+            let region = raw.grant(&memory);
+            says(&mut raw, &region);
+            assert_eq!(raw.heard(), None, "{what}");
+        }
+        assert_eq!(complete(&mut other, &SystemClock, Work::Flush, PATIENCE).1, Ok(()), "{what}: others go on");
+    }
+    let mut early = Raw::connected(&name);
+    let memory = shared(8192, 9);
+    let region = early.grant(&memory);
+    let asked = early.asked(0, 8192);
+    early.write(asked, token(&region, 0, 8192));
+    assert_eq!(early.heard(), None, "before a greeting");
+    assert_eq!(read(&mut other, 0, 8192), vec![1; 8192], "nothing of all that was written");
+    write_and_scribble(&mut other, 8192, 8, 2);
+}
+
+#[test]
+fn a_granted_write_is_refused_as_any_other() {
+    let name = fresh_name("shm");
+    let _served = serve("shm", &name, memory(), NodeOptions { blocks: 4, ..NodeOptions::default() });
+    let mut reader = Raw::greeted(&name, Role::Reader);
+    let (memory, mut others) = (shared(8192, 9), shared(8192, 0));
+    let region = reader.grant(&memory);
+    for _ in 0..6 {
+        let asked = reader.asked(0, 8192);
+        reader.write(asked, token(&region, 0, 8192));
+        assert_eq!(reader.status(), Some(Status::Device(DeviceError::ReadOnly)));
+    }
+    let mut writer = Raw::greeted(&name, Role::Writer);
+    let region = writer.grant(&memory);
+    for (lba, expected) in [(VOLUME_BYTES / 512, DeviceError::Invalid), (u64::MAX, DeviceError::Invalid)] {
+        for _ in 0..6 {
+            let asked = writer.asked(lba, 8192);
+            writer.write(asked, token(&region, 0, 8192));
+            assert_eq!(writer.status(), Some(Status::Device(expected)));
+        }
+    }
+    // A part of what is granted, and the same request again with other bytes.
+    let asked = writer.asked(0, 512);
+    writer.write(asked, token(&region, 4096, 512));
+    assert_eq!(writer.status(), Some(Status::Done));
+    others.fill(8);
+    let region = writer.grant(&others);
+    for _ in 0..6 {
+        writer.write(asked, token(&region, 0, 512));
+        assert_eq!(writer.status(), Some(Status::Done));
+    }
+    let mut link =
+        Link::attach(provider("shm"), &name, "v", LinkOptions { group: 5, ..LinkOptions::default() }).unwrap();
+    assert_eq!(read(&mut link, 0, 1024), [[9; 512], [0; 512]].concat());
+    // Who takes over fences it off.
+    let mut taker = Raw::greeted(&name, Role::TakeOver);
+    drop(link);
+    let asked = taker.asked(0, 512);
+    let region = taker.grant(&memory);
+    taker.write(asked, token(&region, 0, 512));
+    assert_eq!(taker.status(), Some(Status::Done));
+}
