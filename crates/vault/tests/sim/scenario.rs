@@ -159,6 +159,7 @@ pub const KINDS: &[&str] = &[
     "client: attached twice",
     "client: killed",
     "client: wrote again",
+    "client: its memory was read",
     "client: speaks late",
     "member: fails",
     "member: fails unsettled",
