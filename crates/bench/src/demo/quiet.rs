@@ -20,6 +20,7 @@ use overside::{
 pub(super) const MODES: [Mode; 5] = [Mode::Copy, Mode::Gather, Mode::Delta, Mode::InPlace, Mode::Auto];
 
 /// What the quiet rounds came to.
+#[derive(Default)]
 pub(super) struct Quiet {
     pub(super) runs: Vec<Run>,
     pub(super) baseline: Vec<Run>,
@@ -28,6 +29,8 @@ pub(super) struct Quiet {
     pub(super) of_limit: Option<Ratio>,
     /// The limit's rounds, bytes per second.
     pub(super) limit: Vec<f64>,
+    /// A full scan in place over one process that reads such pages in the same round.
+    pub(super) of_reading: Option<Ratio>,
     /// The kernel's share of the server's and of the client's CPU.
     pub(super) kernel_share: [f64; 2],
 }
@@ -41,7 +44,7 @@ pub(super) fn run(
     rounds: usize,
     mut progress: impl FnMut(usize),
 ) -> Result<Quiet> {
-    let mut limit = Vec::new();
+    let (mut limit, mut reading) = (Vec::new(), Vec::new());
     let kernel = fastest(limits);
     let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); MODES.len() + 1]; Workload::ALL.len()];
     let mut ends = [ScanSummary::default(); Workload::ALL.len()];
@@ -49,7 +52,7 @@ pub(super) fn run(
     for round in 0..rounds {
         for (at, workload) in Workload::ALL.into_iter().enumerate() {
             let asked = workload.round(stage.rows.len(), round);
-            let sides = MODES.len() + 1 + usize::from(workload == Workload::Full);
+            let sides = MODES.len() + 1 + if workload == Workload::Full { 2 } else { 0 };
             for side in rotation(sides, round) {
                 if let Some(mode) = MODES.get(side) {
                     let (sample, summary) = stage.measure(workload.name(), &asked, *mode)?;
@@ -59,9 +62,11 @@ pub(super) fn run(
                     }
                 } else if side == MODES.len() {
                     samples[at][side].push(socket(stage, baseline, &asked)?);
-                } else {
+                } else if side == MODES.len() + 1 {
                     // As many passes as scans, so that the second finds in the cache what theirs does.
                     limit.push(chunks.chunked(kernel, asked.len()));
+                } else {
+                    reading.push(chunks.in_place(asked.len()));
                 }
             }
             progress(round * Workload::ALL.len() + at + 1);
@@ -69,12 +74,17 @@ pub(super) fn run(
     }
     let after = stage.table.splits()?;
     let kernel_share = [0, 1].map(|side| after[side].since(before[side]).kernel_share());
-    Ok(Quiet { limit, kernel_share, ..summarise(&samples, &ends) }.against_limit(&samples[0][MODES.len() - 1]))
+    let over = |mode: Mode, limit: &[f64]| {
+        let rounds = MODES.iter().zip(&samples[0]).find(|(of, _)| **of == mode).map(|(_, samples)| samples);
+        let rounds: Vec<f64> = rounds.into_iter().flatten().map(Sample::bytes_per_s).collect();
+        Ratio::paired(&rounds, limit)
+    };
+    let (of_limit, of_reading) = (over(Mode::Auto, &limit), over(Mode::InPlace, &reading));
+    Ok(Quiet { of_limit, of_reading, limit, kernel_share, ..summarise(&samples, &ends) })
 }
 
 fn summarise(samples: &[Vec<Vec<Sample>>], ends: &[ScanSummary]) -> Quiet {
-    let mut quiet =
-        Quiet { runs: vec![], baseline: vec![], prices: vec![], of_limit: None, limit: vec![], kernel_share: [0.0; 2] };
+    let mut quiet = Quiet::default();
     for (workload, samples) in Workload::ALL.into_iter().zip(samples) {
         for (mode, samples) in MODES.iter().zip(samples) {
             quiet.runs.push(Run::of(workload.name(), mode.name(), 0, samples));
@@ -83,15 +93,6 @@ fn summarise(samples: &[Vec<Vec<Sample>>], ends: &[ScanSummary]) -> Quiet {
     }
     quiet.prices = Workload::ALL.iter().zip(ends).map(|(w, end)| prices(w.name(), end)).collect();
     quiet
-}
-
-impl Quiet {
-    /// Full scans by `auto` over the limit of the same rounds.
-    fn against_limit(mut self, auto: &[Sample]) -> Quiet {
-        let auto: Vec<f64> = auto.iter().map(Sample::bytes_per_s).collect();
-        self.of_limit = Ratio::paired(&auto, &self.limit);
-        self
-    }
 }
 
 /// Checks every workload in every mode row by row, untimed; of a large table each mode its share.

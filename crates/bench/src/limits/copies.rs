@@ -1,4 +1,4 @@
-//! The limit for copies.
+//! The limit for copies, and for reading without one.
 
 use super::{Touched, touch};
 use crate::{
@@ -159,6 +159,22 @@ impl Chunks {
         all.bytes as f64 * 1e9 / ns as f64
     }
 
+    /// `passes` passes over the chunks where they lie, without a copy: bytes of rows per second. Other
+    /// processes can map that memory as well, but nobody else works on it.
+    pub fn in_place(&self, passes: usize) -> f64 {
+        let chunks = self.source.chunks(self.chunk_bytes());
+        let start = now_ns();
+        let mut all = Touched::default();
+        for _ in 0..passes {
+            for (chunk, used) in chunks.clone().zip(&self.used) {
+                all.add(read_rows(&chunk[..*used as usize]));
+            }
+        }
+        let ns = elapsed_ns(start).max(1);
+        assert_eq!(black_box(all).rows, self.rows * passes as u64, "a row was not read");
+        all.bytes as f64 * 1e9 / ns as f64
+    }
+
     fn once(&mut self, kernel: kernels::Kernel) -> f64 {
         let start = now_ns();
         kernels::copy(kernel, &mut self.target, &self.source);
@@ -217,6 +233,8 @@ mod tests {
             assert!(limit.bytes_per_s.median > 0.0, "{limit:?}");
         }
         assert!(chunks.target[..] == chunks.source[..]);
+        // Whoever reads fewer rows than there are panics.
+        assert!(chunks.in_place(2) > 0.0);
         let sum = |limits: &[CopyLimit]| best(limits).unwrap().bytes_per_s.median;
         assert!(limits.chunked.iter().all(|l| l.bytes_per_s.median <= sum(&limits.chunked)));
     }

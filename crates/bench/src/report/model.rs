@@ -94,6 +94,9 @@ pub struct Run {
     /// Rows per second by round, for comparing in pairs.
     #[serde(skip)]
     pub by_round: Vec<f64>,
+    /// CPU of the server for a row by round, for comparing in pairs.
+    #[serde(skip)]
+    pub server_by_round: Vec<f64>,
 }
 
 /// The spread of each figure of a run.
@@ -236,6 +239,7 @@ impl Run {
             bytes: scans(last.bytes, &last),
             spread,
             by_round,
+            server_by_round: each(&|s| per(s.server_cpu_ns, s.rows)),
         }
     }
 }
