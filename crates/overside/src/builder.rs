@@ -306,6 +306,10 @@ impl Builder {
                 return Err(field(name, reason));
             }
         }
+        if *anyone && key_file.is_some() {
+            let reason = "a key says who may connect; leave out the one or the other";
+            return Err(field("anyone", reason.into()));
+        }
         if rdma_device.is_some() && all(|transport| !transport.has_devices) {
             return Err(field("rdma_device", format!("{} goes over no such device; leave it out", addresses[0])));
         }

@@ -45,6 +45,7 @@ fn a_field_that_cannot_be_is_refused_by_name_whatever_is_made() {
         (at("shm:x").key_file(&key), "key_file", "leave it out"),
         (at("shm:x").tags(false), "tags", "leave it out"),
         (at("shm:x").anyone(true), "anyone", "leave it out"),
+        (at("tcp:127.0.0.1:7001").key_file(&key).anyone(true), "anyone", "a key says who may connect"),
         (at("shm:x").rdma_device("mlx5_0"), "rdma_device", "shm:x goes over no such device"),
         (at("tcp:127.0.0.1:7001").rdma_device("mlx5_0"), "rdma_device", "leave it out"),
         (at("tcp:127.0.0.1:7001").key_file("/no/such/key"), "key_file", "cannot be read"),
