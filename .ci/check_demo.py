@@ -31,7 +31,7 @@ def check_json(path):
         for name in NUMBERS:
             assert isinstance(run[name], (int, float)) and run[name] >= 0, f"{where}: {name}"
         assert run["rows_per_s"] > 0 and run["bytes_per_s"] > 0, where
-        assert {"copy", "gather", "delta"} <= set(run["chosen"]), f"{where}: chosen"
+        assert {"copy", "gather", "delta", "in_place"} <= set(run["chosen"]), f"{where}: chosen"
         seen.add((run["workload"], run["mode"]))
     missing = {(w, m) for w in WORKLOADS for m in MODES} - seen
     assert not missing, f"no run of {sorted(missing)}"

@@ -59,7 +59,7 @@ grep -q "asks for a key" said || fail "a scan without a key says: $(cat said)"
 grep -q "another one" said || fail "a scan with another key says: $(cat said)"
 ./overside scan $T lines --key-file key --out expected.csv || fail "the scan over tcp:"
 [ "$(wc -l <expected.csv)" = 10001 ] || fail "the scan over tcp: has $(wc -l <expected.csv) lines"
-for mode in auto copy gather delta; do
+for mode in auto copy gather delta in-place; do
     ./overside scan $R lines --key-file key --mode $mode --out $mode.csv || fail "scan, $mode"
     cmp expected.csv $mode.csv || fail "$mode delivers other rows"
 done

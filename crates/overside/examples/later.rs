@@ -3,6 +3,7 @@
 //! `cargo run --release -p overside --example later` runs server and client in one process;
 //! `-- --listen ADDR [--key-file F]` serves, `-- --connect ADDR [--key-file F]` asks.
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,11 @@ use overside::{Address, Network};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    run().map_or_else(|error| (eprintln!("{error}"), ExitCode::FAILURE).1, |()| ExitCode::SUCCESS)
+}
+
+fn run() -> Result<()> {
     let (mut listen, mut connect, mut network) = (None, None, Network::default());
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
