@@ -29,7 +29,7 @@ pub(crate) struct SendQueue {
     /// A request found no room, and nothing was reported since.
     pub(crate) wants_room: bool,
     /// The last request that succeeded silently, while none after it was reported.
-    silent: Option<Entry>,
+    silent: Option<Ended>,
     pub(crate) producer: Producer,
     pub(crate) bounce: Bounce,
     pub(crate) lent: Lent,
@@ -51,6 +51,14 @@ pub(crate) struct Entry {
     pub(crate) signalled: bool,
     pub(crate) bytes: u64,
     pub(crate) progress: Progress,
+}
+
+/// What is reported of a request that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    slot: u32,
+    opcode: Opcode,
+    bytes: u64,
 }
 
 /// How far a request is.
@@ -364,7 +372,9 @@ impl SendQueue {
     pub(crate) fn complete(&mut self, qp: QpIndex, out: &mut [RawCompletion]) -> usize {
         let mut count = 0;
         while count < out.len() && self.front_ready() {
-            let Some(entry) = self.entries.first().copied() else { break };
+            // Looked at where it lies, and left there: a copy would be of what was just written.
+            let Some(entry) = self.entries.first() else { break };
+            let (ended, signalled, reports) = (entry.ended(), entry.signalled, entry.reports());
             let mut lending = Lending::No;
             let (status, value) = match entry.progress {
                 Progress::Done { status, value } => (status, value),
@@ -389,14 +399,14 @@ impl SendQueue {
                     (Status::Success, 0)
                 }
             };
-            self.entries.pop();
-            self.reports -= usize::from(entry.reports());
-            if entry.signalled || status != Status::Success {
-                out[count] = RawCompletion { lending, ..entry.completion(qp, status, value) };
+            self.entries.leave();
+            self.reports -= usize::from(reports);
+            if signalled || status != Status::Success {
+                out[count] = RawCompletion { lending, ..ended.completion(qp, status, value) };
                 count += 1;
                 (self.silent, self.wants_room) = (None, false);
             } else {
-                self.silent = Some(entry);
+                self.silent = Some(ended);
             }
         }
         if self.wants_room
@@ -440,10 +450,10 @@ impl SendQueue {
                 Progress::Ring { .. } | Progress::Offered { .. } => {}
             }
             if entry.signalled || status != Status::Success {
-                out.push_back(entry.completion(qp, status, result));
+                out.push_back(entry.ended().completion(qp, status, result));
                 self.silent = None;
             } else {
-                self.silent = Some(entry);
+                self.silent = Some(entry.ended());
             }
         }
         // Nothing after it will tell that it has ended.
@@ -514,8 +524,15 @@ impl Entries {
     #[inline]
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.first().copied()?;
-        self.first = self.first.wrapping_add(1);
+        self.leave();
         Some(entry)
+    }
+
+    /// The first, which is there, leaves.
+    #[inline]
+    fn leave(&mut self) {
+        debug_assert!(self.first != self.next);
+        self.first = self.first.wrapping_add(1);
     }
 }
 
@@ -525,6 +542,14 @@ impl Entry {
         self.signalled || matches!(self.progress, Progress::Done { status, .. } if status != Status::Success)
     }
 
+    #[inline]
+    fn ended(&self) -> Ended {
+        let Entry { slot, opcode, bytes, .. } = *self;
+        Ended { slot, opcode, bytes }
+    }
+}
+
+impl Ended {
     fn completion(&self, qp: QpIndex, status: Status, value: u64) -> RawCompletion {
         let bytes = if status == Status::Success { self.bytes } else { 0 };
         RawCompletion { bytes, value, ..RawCompletion::new(self.slot, Some(qp), self.opcode, status) }
