@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use life::{Life, State, Written, options, read, recover};
 use memory::Files;
+use overside_disk::Disk;
 use overside_log::{Durability, Mode, Options, Refusal};
 
 const SYNC: Durability = Durability::Sync;
@@ -186,7 +187,7 @@ fn a_file_that_is_still_written_is_waited_for() {
 fn salvage_starts_from_what_is_sound_and_deletes_nothing() {
     let (files, whole) = left();
     let contents = files.lock().unwrap().contents();
-    let mut salvaged = 0;
+    let (mut salvaged, mut again) = (0, 0);
     for (name, bytes) in contents.iter().filter(|(name, _)| name.starts_with("log/") || name.ends_with(".manifest")) {
         for at in (0..bytes.len()).step_by(4096).map(|at| at + 30) {
             let changed = files.lock().unwrap().fork();
@@ -215,10 +216,24 @@ fn salvage_starts_from_what_is_sound_and_deletes_nothing() {
                 let same_name = after.iter().any(|(after, _)| after == name);
                 assert!(kept(bytes) || same_name, "{name} is gone");
             }
+            // As a server leaves it that is killed before it has put all aside.
+            let aside = after.iter().filter_map(|(name, _)| name.strip_prefix("salvaged/"));
+            for name in aside.filter(|name| name.ends_with(".pages")) {
+                let mut disk = memory::MemoryDisk::new(&changed);
+                disk.rename(&format!("salvaged/{name}"), &format!("checkpoint/{name}")).unwrap();
+                again += 1;
+            }
+            let (directory, _, _) = read(&changed, options(SYNC), Mode::Serve).unwrap();
+            let (mut log, _) = directory.start().unwrap();
+            drop(log.checkpoints().unwrap());
+            let later = changed.lock().unwrap().contents();
+            for (name, _) in after.iter().filter(|(name, _)| name.starts_with("salvaged/")) {
+                assert!(later.iter().any(|(later, _)| later == name), "{name} is gone at the next start");
+            }
             salvaged += 1;
         }
     }
-    assert!(salvaged > 20, "{salvaged}");
+    assert!(salvaged > 20 && again > 0, "{salvaged}, {again}");
 }
 
 #[test]

@@ -67,9 +67,11 @@ impl Checkpoints {
         let mut entries = disk.list(layout::CHECKPOINT)?;
         entries.extend(disk.list(layout::SALVAGED).unwrap_or_default());
         let next = entries.iter().filter_map(|entry| number_of(&entry.name)).max().unwrap_or(0) + 1;
+        // A server that salvaged may have been killed before it had put all aside.
+        let was_salvaged = disk.list("")?.iter().any(|entry| entry.name == layout::SALVAGED);
         let mut checkpoints = Checkpoints { disk, facts, last, next };
         // What a server before did not finish.
-        checkpoints.clean()?;
+        checkpoints.clean(was_salvaged)?;
         Ok(checkpoints)
     }
 
@@ -96,7 +98,7 @@ impl Checkpoints {
         let next_table = next_table.max(last.next_table);
         let manifest = Manifest { number: self.number(), next_table, ..last };
         self.publish(manifest, &mut false)?;
-        self.clean()
+        self.clean(self.facts.salvaged)
     }
 
     /// Writes a manifest, and gives it its name once all that it lists has its own. Says when it is `named`, and may count.
@@ -110,32 +112,37 @@ impl Checkpoints {
         let write = Request::Write { file, at: 0, buffer, length, sync: true };
         overside_disk::complete(&mut *self.disk, write, self.facts.deadline)?;
         overside_disk::complete(&mut *self.disk, Request::Sync { file }, self.facts.deadline)?;
-        self.sync_folder()?;
+        self.sync_folder(layout::CHECKPOINT)?;
         self.disk.rename(&part, &layout::manifest(manifest.number))?;
         *named = true;
-        self.sync_folder()?;
+        self.sync_folder(layout::CHECKPOINT)?;
         self.disk.close(file);
         self.last = Some(manifest);
         Ok(())
     }
 
     /// Takes away, or apart, what the newest checkpoint does not need. Files of strangers stay.
-    fn clean(&mut self) -> io::Result<()> {
+    fn clean(&mut self, aside: bool) -> io::Result<()> {
         let needed = self.last.as_ref().map(|last| {
             let files = last.tables.iter().map(|table| layout::pages(table.file));
             files.chain([layout::manifest(last.number)]).collect::<Vec<_>>()
         });
-        let needed = needed.unwrap_or_default();
+        let (needed, mut moved) = (needed.unwrap_or_default(), false);
         for entry in self.disk.list(layout::CHECKPOINT)? {
             let name = format!("{}/{}", layout::CHECKPOINT, entry.name);
             if needed.contains(&name) || number_of(&entry.name).is_none() {
                 continue;
             }
-            if self.facts.salvaged {
+            if aside {
                 self.disk.rename(&name, &format!("{}/{}", layout::SALVAGED, entry.name))?;
+                moved = true;
             } else {
                 self.disk.unlink(&name)?;
             }
+        }
+        if moved {
+            self.sync_folder(layout::SALVAGED)?;
+            self.sync_folder(layout::CHECKPOINT)?;
         }
         Ok(())
     }
@@ -153,8 +160,8 @@ impl Checkpoints {
         Err(io::Error::other(format!("{name} is locked by another process")))
     }
 
-    fn sync_folder(&mut self) -> io::Result<()> {
-        let folder = self.disk.open(layout::CHECKPOINT, Open::Folder)?;
+    fn sync_folder(&mut self, name: &str) -> io::Result<()> {
+        let folder = self.disk.open(name, Open::Folder)?;
         let synced = overside_disk::complete(&mut *self.disk, Request::Sync { file: folder }, self.facts.deadline);
         self.disk.close(folder);
         synced.map(|_| ())
@@ -278,12 +285,12 @@ impl Checkpoint<'_> {
         if let Some(last) = self.of.last.as_ref().filter(|_| mutant("old-checkpoint-freed-early")) {
             let name = layout::manifest(last.number);
             self.of.disk.unlink(&name)?;
-            self.of.sync_folder()?;
+            self.of.sync_folder(layout::CHECKPOINT)?;
         }
         let segment = manifest.segment;
         self.of.publish(manifest, &mut self.finished)?;
         log.shared.need(segment);
-        self.of.clean()?;
+        self.of.clean(self.of.facts.salvaged)?;
         self.of.facts.salvaged = false;
         Ok(())
     }
