@@ -33,9 +33,8 @@ pub(crate) struct Outgoing {
     outbox_bytes: u64,
     /// READs of the peer's memory that are not posted.
     pub(crate) reads: VecDeque<WorkRequest>,
-    /// Those that are, and since when none of them has ended.
-    pub(crate) reading: usize,
-    pub(crate) read: Instant,
+    /// Since when those are that were posted and have not ended, in their order.
+    pub(crate) reading: VecDeque<Instant>,
     /// Messages that were posted and have not ended: loans that were not returned, too.
     pub(crate) in_flight: usize,
     /// Transmit buffers of what waits and what is in flight.
@@ -92,8 +91,7 @@ impl Outgoing {
             held: VecDeque::new(),
             outbox_bytes: 0,
             reads: VecDeque::new(),
-            reading: 0,
-            read: now,
+            reading: VecDeque::new(),
             in_flight: 0,
             lent: Lent::default(),
             progressed: now,

@@ -411,7 +411,7 @@ impl<S: System> Worker<S> {
         let connection = queue_pair.and_then(|qp| Some((qp, self.connections.get_mut(&qp)?)));
         let Some((queue_pair, connection)) = connection else { return self.system.unread(buffer) };
         let out = &mut connection.out;
-        (out.reading, out.read) = (out.reading.saturating_sub(1), self.now);
+        out.reading.pop_front();
         if status != Status::Success {
             self.system.unread(buffer);
             return self.dismiss(queue_pair, "it does not let memory be read that it grants");
@@ -474,12 +474,9 @@ impl<S: System> Worker<S> {
                 waits &= before == out.outbox.len() && !produced;
             }
             if !out.reads.is_empty() {
-                if out.reading == 0 {
-                    out.read = self.now;
-                }
                 let before = out.reads.len();
                 let posted = self.endpoint.queue().post(out.id.queue_pair, &mut out.reads);
-                out.reading += before - out.reads.len();
+                out.reading.extend(std::iter::repeat_n(self.now, before - out.reads.len()));
                 if let Err(error) = posted {
                     let queue_pair = out.id.queue_pair;
                     self.dismiss(queue_pair, &error.to_string());
@@ -512,7 +509,7 @@ impl<S: System> Worker<S> {
     /// How long it may sleep: for ever when nothing is owed.
     fn patience(&self) -> Option<Duration> {
         let owed = self.busy.iter().any(|qp| self.connections.contains_key(qp))
-            || self.connections.values().any(|c| c.out.in_flight > 0 || c.out.reading > 0 || !c.out.admitted);
+            || self.connections.values().any(|c| c.out.in_flight > 0 || !c.out.reading.is_empty() || !c.out.admitted);
         let due = self.timed.iter().filter_map(|qp| self.connections.get(qp)?.out.due).min();
         let due = due.map(|due| due.saturating_duration_since(self.now));
         owed.then_some(SWEEP).into_iter().chain(due).min()
@@ -532,7 +529,8 @@ impl<S: System> Worker<S> {
             let strange = !out.admitted && overdue(out.since);
             let kept = out.lent.kept_since().is_some_and(overdue);
             let why = (strange, "it did not introduce itself in time");
-            let unread = out.reading > 0 && overdue(out.read);
+            // Each by itself: one that ends now and then must not keep the buffers of all others.
+            let unread = out.reading.front().is_some_and(|since| overdue(*since));
             [
                 (unread, "it did not let its memory be read in time"),
                 (untaken, "it did not take what was sent in time"),

@@ -1,6 +1,8 @@
 //! WRITE, READ and atomics: executed by the initiator on memory that the target granted, so the target need
 //! not call in.
 
+use std::sync::atomic::{Ordering, fence};
+
 use overside_memory::{Fragment, Window};
 use overside_verbs::port::{Payload, RawBuffer};
 use overside_verbs::{Access, RemoteToken, Status};
@@ -74,7 +76,9 @@ impl Pair {
             Reach::Read(foreign) => foreign.read(token.at, out),
             Reach::Write(window) => window.read(token.at, out),
         };
-        if read.is_ok() { (Status::Success, 0) } else { REFUSED }
+        // Of a peer that has gone the memory is its owner's again: what was copied may be what it wrote there since.
+        fence(Ordering::Acquire);
+        if read.is_ok() && self.check_open().is_ok() { (Status::Success, 0) } else { REFUSED }
     }
 
     /// An atomic on the target's word.

@@ -186,9 +186,6 @@ impl Connection {
         let ticket = context.later(hello.number, Order::Free);
         self.greeted = Some(Greeted { attached, before, ticket, welcome });
         self.look(context);
-        if let Some(blocks) = self.node.blocks() {
-            self.reads.begin(context, blocks);
-        }
         Ok(())
     }
 
@@ -257,6 +254,10 @@ impl Connection {
         }
         if asked.session != attached.to.session {
             return Err(OTHER_SESSION);
+        }
+        // Who may not write takes no buffer of those who may.
+        if attached.read_only || attached.to.is_fenced() {
+            return self.carry_out(context, &asked, Payload::Came(&[]));
         }
         attached.to.with(|ledger| ledger.announce(&asked))?;
         self.reads.ask(asked, token, attached.credits.requests)?;
@@ -432,6 +433,10 @@ impl Session for Connection {
 
     fn woken(&mut self, context: &mut Context<'_>) -> Result<(), BadMessage> {
         self.look(context);
+        // Buffers may be free again that a WRITE waited for.
+        if let Some(blocks) = self.node.blocks() {
+            self.reads.begin(context, blocks);
+        }
         Ok(())
     }
 }

@@ -281,7 +281,8 @@ fn a_granted_write_is_refused_as_any_other() {
     let region = reader.grant(&memory);
     for _ in 0..6 {
         let asked = reader.asked(0, 8192);
-        reader.write(asked, token(&region, 0, 8192));
+        // Its memory is not even looked at, so it takes no buffer.
+        reader.write(asked, RemoteToken { rkey: region.token().rkey ^ 1, ..token(&region, 0, 8192) });
         assert_eq!(reader.status(), Some(Status::Device(DeviceError::ReadOnly)));
     }
     let mut writer = Raw::greeted(&name, Role::Writer);
@@ -313,4 +314,30 @@ fn a_granted_write_is_refused_as_any_other() {
     let region = taker.grant(&memory);
     taker.write(asked, token(&region, 0, 512));
     assert_eq!(taker.status(), Some(Status::Done));
+}
+
+/// A WRITE finds the only buffer in use by another client's, and is all that its own client asks.
+#[test]
+fn a_granted_write_that_waits_for_a_buffer_gets_the_first_that_is_free() {
+    let name = fresh_name("shm");
+    let options = NodeOptions { blocks: 1, ..NodeOptions::default() };
+    let _served = serve("shm", &name, memory(), options);
+    let memory = [shared(8192, 7), shared(8192, 9)];
+    let greet = || (Raw::greeted(&name, Role::Writer), Raw::greeted(&name, Role::Writer));
+    let (mut busy, mut waits) = greet();
+    for round in 0..40 {
+        // Each has receives for so many answers.
+        if round % 5 == 0 {
+            (busy, waits) = greet();
+        }
+        let regions = (busy.grant(&memory[0]), waits.grant(&memory[1]));
+        for place in 0..8 {
+            let asked = busy.asked(place * 16, 8192);
+            busy.write(asked, token(&regions.0, 0, 8192));
+        }
+        let asked = waits.asked(256, 8192);
+        waits.write(asked, token(&regions.1, 0, 8192));
+        (0..8).for_each(|_| assert_eq!(busy.status(), Some(Status::Done)));
+        assert_eq!(waits.status(), Some(Status::Done));
+    }
 }

@@ -18,6 +18,7 @@ use crate::wire::{Asked, HEADER, Operation};
 pub(super) struct Connection {
     /// Memory of callers that the node may read. Ends before the endpoint.
     registered: Option<Registered>,
+    was_read: bool,
     endpoint: Endpoint,
     queue_pair: QueuePair,
     ring: Ring,
@@ -59,6 +60,7 @@ impl Connection {
         let since = endpoint.clock().now();
         Ok(Connection {
             registered,
+            was_read: false,
             endpoint,
             queue_pair,
             ring,
@@ -109,7 +111,9 @@ impl Connection {
         if message.len() <= self.inline_max {
             self.outbox.push_back(WorkRequest::send_inline(0, &message).unsignalled());
         } else if !self.send_parts(&[&message]) {
-            self.written(region);
+            if let Some(registered) = &mut self.registered {
+                registered.end(region);
+            }
             return None;
         }
         Some(region)
@@ -117,9 +121,15 @@ impl Connection {
 
     /// A WRITE has ended whose payload lies in this region.
     pub(super) fn written(&mut self, region: u64) {
+        self.was_read = true;
         if let Some(registered) = &mut self.registered {
             registered.end(region);
         }
+    }
+
+    /// Whether a WRITE has ended whose payload lay in a region.
+    pub(super) fn was_read(&self) -> bool {
+        self.was_read
     }
 
     fn send_parts(&mut self, parts: &[&[u8]]) -> bool {

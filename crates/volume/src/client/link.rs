@@ -55,6 +55,8 @@ pub struct LinkOptions {
     pub kept_bytes_max: u64,
     /// The node reads what a WRITE writes from the caller's memory, which is registered for that: where it can be, where the
     /// provider reads it by itself, and where that costs less. Without it all is copied.
+    /// It can read all of the segment that a WRITE's bytes lie in, and over shared memory keeps what it mapped: None where a
+    /// node is not to be trusted with that.
     pub registration: Option<Registration>,
     /// What things cost over the provider; its own word where it is none.
     pub prices: Option<Profile>,
@@ -162,6 +164,8 @@ pub struct Link {
     overlaps: Overlaps,
     /// The node acknowledges writes before they are on stable storage.
     keeps: bool,
+    /// Nothing is granted to the node over the next connection.
+    copies: bool,
     kept: Kept,
     /// What this node's life must be given again before anything else, by first byte.
     rewrites: VecDeque<u64>,
@@ -271,6 +275,7 @@ impl Link {
             pending: BTreeMap::new(),
             overlaps: Overlaps::default(),
             keeps: false,
+            copies: false,
             kept: Kept::default(),
             rewrites: VecDeque::new(),
             own: BTreeMap::new(),
@@ -348,7 +353,7 @@ impl Link {
     fn dial(&mut self) -> Result<(), VerbsError> {
         let length = (HEADER + self.options.request_bytes_max as usize, self.options.receives.max(1));
         let prices = || self.options.prices.clone().unwrap_or_else(|| self.provider.profile());
-        let registration = self.options.registration.filter(|_| self.options.role != Role::Reader);
+        let registration = self.options.registration.filter(|_| self.options.role != Role::Reader && !self.copies);
         let registered = registration.and_then(|options| Registered::new(&self.provider, options, &prices()));
         let mut connection =
             Connection::open(&self.provider, &self.address, self.options.patience, length, registered)?;
@@ -798,6 +803,8 @@ impl Link {
         let now = self.clock.now();
         if let Some(mut connection) = self.connection.take() {
             let _ = connection.watched_by(&self.watch, false);
+            // Of what was granted the node has read nothing: over the next connection it is sent.
+            self.copies = !connection.was_read() && self.pending.values().any(|pending| pending.region.is_some());
         }
         self.messages.clear();
         self.farewell = None;
