@@ -205,3 +205,18 @@ fn atomics_of_two_processes_worth_of_threads_lose_no_addition() {
     local.join().unwrap();
     assert_eq!(window.word(8).unwrap().load(Ordering::Relaxed), 40_000);
 }
+
+/// Memory of a peer that has gone is its owner's again, whoever still has it mapped: what is read there is no answer.
+#[test]
+fn a_read_of_a_peer_that_has_closed_is_no_success() {
+    let (mut a, to_b, b, _) = attached();
+    let (window, token) = grant(&b, Access::from_bits(ALL));
+    let at = RemoteToken { len: 64, ..token };
+    a.post(to_b, vec![WorkRequest::read(0, sink(64), Remote::new(at))]);
+    assert_eq!(a.completions(1)[0].status, Status::Success);
+    drop(b);
+    window.write(0, b"something else").unwrap();
+    a.post(to_b, vec![WorkRequest::read(1, sink(64), Remote::new(at))]);
+    let done = a.completions(1);
+    assert!(done.iter().all(|completion| completion.status != Status::Success), "{done:?}");
+}
