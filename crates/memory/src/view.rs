@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::MemoryError;
 use crate::buffer::Buffer;
+use crate::bytes::Bytes;
 use crate::hold::Hold;
 use crate::segment::SegmentId;
 
@@ -139,6 +140,14 @@ impl View {
         Ok(unsafe { Self::pinned(fragments, hold) })
     }
 
+    /// Shared bytes, one behind the other, as one message with one hold.
+    pub fn gathered(parts: Vec<Bytes>) -> Self {
+        let fragments: SmallVec<[Fragment; 4]> =
+            parts.iter().flat_map(|part| Fragment::of(part.as_ptr(), part.len(), part.buffer().segment_id())).collect();
+        // SAFETY: [view] nobody writes shared bytes, and the hold shares each.
+        unsafe { Self::pinned(fragments, Hold::from(Box::new(parts))) }
+    }
+
     /// Memory of the user's own, outside of every segment. A provider may have to copy it. Which
     /// bytes, `T` is asked once.
     pub fn foreign<T: AsRef<[u8]> + Send + Sync + 'static>(bytes: Arc<T>) -> Self {
@@ -219,6 +228,24 @@ mod tests {
 
     use super::*;
     use crate::Segment;
+
+    #[test]
+    fn shared_bytes_are_gathered_and_shared_until_the_view_ends() {
+        let buffer = |fill| {
+            let mut buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+            buffer.fill(fill);
+            Bytes::from(buffer)
+        };
+        let (first, second) = (buffer(1), buffer(2));
+        let view = View::gathered(vec![first.slice(10..12), second.slice(0..1), first.slice(0..0)]);
+        let mut out = [0; 8];
+        assert_eq!((view.copy_to(&mut out), view.bytes(), out), (3, 3, [1, 1, 2, 0, 0, 0, 0, 0]));
+        assert_eq!(view.fragments()[1].segment, second.buffer().segment_id());
+        let first = first.into_buffer().unwrap_err();
+        drop(view);
+        assert!(first.into_buffer().is_ok() && second.into_buffer().is_ok());
+        assert_eq!(View::gathered(Vec::new()).bytes(), 0);
+    }
 
     #[test]
     fn a_view_gathers_in_message_order() {

@@ -146,14 +146,44 @@ fn a_block_that_is_read_while_it_is_written_is_whole_and_stays_so_for_its_reader
     old.fill(1);
     submit(&mut cache, 0, Work::Write { at: 0, from: old.into(), fua: false });
     until_quiet(&mut cache);
-    let sent = cache.lookup(0, BLOCK).expect("what was written is in memory");
+    let sent = cache.lookup(0, BLOCK, 1).expect("what was written is in memory").remove(0);
     let mut new = buffer(BLOCK);
     new.fill(2);
     submit(&mut cache, 1, Work::Write { at: 0, from: new.into(), fua: false });
-    assert_eq!(cache.lookup(0, 512).map(|bytes| bytes[0]), None, "it is being written");
+    assert!(cache.lookup(0, 512, 1).is_none(), "it is being written");
     until_quiet(&mut cache);
     assert!(sent.iter().all(|byte| *byte == 1), "whoever reads the old block reads it whole");
-    assert!(cache.lookup(512, 512).unwrap().iter().all(|byte| *byte == 2));
+    assert!(cache.lookup(512, 512, 1).unwrap()[0].iter().all(|byte| *byte == 2));
+}
+
+#[test]
+fn several_blocks_are_found_together_or_not_at_all() {
+    let mut cache = cache(8, PolicyKind::Lru);
+    let block = BLOCK as u64;
+    for number in 0..4 {
+        let mut half = buffer(BLOCK);
+        half.fill(number as u8);
+        let from = Bytes::prefix(half, BLOCK / 2);
+        submit(&mut cache, number, Work::Write { at: number * block, from, fua: false });
+    }
+    submit(&mut cache, 9, read(0, 4 * BLOCK));
+    until_quiet(&mut cache);
+    let hits = cache.statistics().hits;
+    // From half of a block to the first sector of another.
+    let parts = cache.lookup(block / 2, BLOCK / 2 + 2 * BLOCK + 512, 4).unwrap();
+    assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [BLOCK / 2, BLOCK, BLOCK, 512]);
+    assert_eq!(parts.iter().map(|part| part[0]).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!((parts[1][BLOCK / 2 - 1], parts[1][BLOCK / 2]), (1, 0), "what was never written is zeros");
+    assert_eq!(cache.statistics().hits, hits + 4);
+    assert!(cache.lookup(block / 2, BLOCK / 2 + 2 * BLOCK + 512, 3).is_none(), "more parts than can be sent");
+    assert!(cache.lookup(3 * block, 2 * BLOCK, 4).is_none(), "one is not there");
+    assert!(cache.lookup(0, 0, 4).is_none());
+    submit(&mut cache, 10, Work::Write { at: 2 * block, from: buffer(BLOCK).into(), fua: false });
+    assert!(cache.lookup(block, 2 * BLOCK, 4).is_none(), "one is being written");
+    until_quiet(&mut cache);
+    assert!(cache.lookup(block, 2 * BLOCK, 4).is_none(), "a writer brought one along");
+    assert!(cache.lookup(2 * block, BLOCK, 4).is_some());
+    assert_eq!(cache.statistics().hits, hits + 5);
 }
 
 /// A hint's block must not come back old after a write that passed it by.

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use overside_memory::Bytes;
 use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Overlaps, Request, Work};
 
-use super::blocks::Pool;
+use super::blocks::{BlockMemory, Pool, Private};
 use super::policy::{Policy, PolicyKind};
 
 /// How a cache is set up.
@@ -106,6 +107,14 @@ impl<D: Device> Cache<D> {
     /// # Errors
     /// The text says which size cannot be.
     pub fn over(below: D, options: CacheOptions) -> Result<Cache<D>, String> {
+        Cache::lying_in(Arc::new(Private), below, options)
+    }
+
+    /// The same, with blocks in this memory.
+    ///
+    /// # Errors
+    /// As [`over`](Self::over).
+    pub fn lying_in(memory: Arc<dyn BlockMemory>, below: D, options: CacheOptions) -> Result<Cache<D>, String> {
         let geometry = below.geometry();
         let block = options.block_bytes;
         if !block.is_power_of_two() || block < geometry.unit_bytes || block > BLOCK_BYTES_MAX {
@@ -124,7 +133,7 @@ impl<D: Device> Cache<D> {
             kind: options.policy,
             policy: options.policy.policy(blocks_max),
             blocks: BTreeMap::new(),
-            pool: Pool::new(block as usize),
+            pool: Pool::new(block as usize, memory),
             statistics: CacheStatistics::default(),
             overlaps: Overlaps::default(),
             admitted: Vec::new(),
@@ -172,22 +181,36 @@ impl<D: Device> Cache<D> {
         }
     }
 
-    /// Bytes as they lie in memory, to be sent from there; none where they are not whole in one block, or
-    /// are being written. It counts as a READ.
-    pub fn lookup(&mut self, at: u64, length: usize) -> Option<Bytes> {
-        let block = at / self.block;
-        let within = (at - block * self.block) as usize;
-        let bytes = self.blocks.get(&block)?;
-        let part = (within + length <= bytes.len() && length > 0).then(|| bytes.slice(within..within + length))?;
+    /// Bytes as they lie in memory, to be sent from there, in as many parts as blocks; none where not all are there, where
+    /// there are more than `parts_max`, or where some are being written. It counts as a READ.
+    pub fn lookup(&mut self, at: u64, length: usize, parts_max: usize) -> Option<Vec<Bytes>> {
+        let touched = self.touched((at, length as u64));
+        let (start, count) = (touched.start * self.block, touched.end - touched.start);
+        if length == 0 || count > parts_max as u64 {
+            return None;
+        }
+        let part = |block: u64| {
+            let bytes = self.blocks.get(&block)?;
+            let from = at.saturating_sub(block * self.block) as usize;
+            let to = (at + length as u64 - block * self.block).min(self.block) as usize;
+            (to <= bytes.len()).then(|| bytes.slice(from..to))
+        };
+        let parts: Vec<Bytes> = touched.clone().map(part).collect::<Option<_>>()?;
+        // What writers brought along may lie where it cannot be sent from. To gather that costs more than to copy all.
+        if count > 1 && !parts.iter().all(|part| self.pool.made(part)) {
+            return None;
+        }
         let id = self.number();
-        let is_free = self.overlaps.enter(id, block * self.block, self.block, false);
+        let is_free = self.overlaps.enter(id, start, count * self.block, false);
         self.overlaps.leave(id, &mut self.admitted);
         if !is_free {
             return None;
         }
-        self.policy.access(block, &mut |_| false);
-        self.statistics.hits += 1;
-        Some(part)
+        for block in touched {
+            self.policy.access(block, &mut |_| false);
+        }
+        self.statistics.hits += count;
+        Some(parts)
     }
 
     fn number(&mut self) -> u64 {

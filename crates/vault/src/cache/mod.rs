@@ -20,6 +20,7 @@ mod s3_fifo;
 mod two_q;
 mod w_tinylfu;
 
+pub use blocks::BlockMemory;
 pub use device::{Cache, CacheOptions, CacheStatistics};
 pub use policy::{Access, Policy, PolicyKind};
 

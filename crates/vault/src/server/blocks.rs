@@ -2,16 +2,109 @@
 //!
 //! A block lies on pages, behind room for a header: it goes to the disk and into a SEND as it lies.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use overside_memory::{Buffer, Bytes, Pool, Segment, View};
-use overside_service::{Listening, Message};
-use overside_verbs::{Access, Memory, VerbsError};
+use overside_memory::{Buffer, Bytes, Pool, Segment, SegmentId, View};
+use overside_service::{Context, Listening, Message};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 use overside_volume::wire::HEADER;
 
 use super::lock;
+use crate::cache::BlockMemory;
+
+/// Memory that a node's providers send from as it lies.
+///
+/// A client over shared memory can read all of a segment that it is sent from, as it can those of its requests. Each
+/// volume's cache has segments of its own, so there it finds blocks of its volume alone.
+#[derive(Debug)]
+pub(super) struct Registered {
+    with: OnceLock<With>,
+    /// In the order of the providers.
+    regions: Mutex<BTreeMap<SegmentId, Vec<MemoryRegion>>>,
+    /// Bytes of a cache's blocks that are made together.
+    together: usize,
+}
+
+#[derive(Debug)]
+struct With {
+    providers: Vec<(Arc<dyn Provider>, ProtectionDomain)>,
+    /// Parts that each of them sends in one message.
+    parts_max: usize,
+    /// One of them lends.
+    lends: bool,
+}
+
+impl Registered {
+    /// For caches of so many bytes.
+    pub(super) fn new(cache_bytes: u64) -> Registered {
+        let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX / 2);
+        let part = (cache_bytes / SEGMENTS).next_multiple_of(HUGE_PAGE).max(HUGE_PAGE);
+        Registered { with: OnceLock::new(), regions: Mutex::default(), together: part.min(cache_bytes) }
+    }
+
+    /// With which providers from now on. What was made before is copied when it is sent.
+    pub(super) fn serve(&self, listening: &[Listening]) {
+        let capabilities: Vec<_> = listening.iter().map(|listening| listening.provider().capabilities()).collect();
+        let parts_max = capabilities.iter().map(|each| each.sge_max).min().unwrap_or(0);
+        let lends = capabilities.iter().any(|each| each.lends);
+        let providers = listening.iter().map(|listening| (listening.provider().clone(), listening.domain().clone()));
+        let _ = self.with.set(With { providers: providers.collect(), parts_max, lends });
+    }
+
+    /// Parts that may follow a header.
+    pub(super) fn parts_max(&self) -> usize {
+        self.with.get().map_or(1, |with| with.parts_max.saturating_sub(1).max(1))
+    }
+
+    /// Whether all of them lie in such memory.
+    fn has(&self, parts: &[Bytes]) -> bool {
+        let regions = lock(&self.regions);
+        parts.iter().all(|part| regions.contains_key(&part.buffer().segment_id()))
+    }
+
+    fn register(&self, segment: &Arc<Segment>) -> Result<(), VerbsError> {
+        let Some(with) = self.with.get().filter(|with| !with.providers.is_empty()) else { return Ok(()) };
+        let memory = Memory::Segment(segment.clone());
+        let mut regions = Vec::new();
+        for (provider, domain) in &with.providers {
+            match provider.register(domain, &memory, Access::LOCAL) {
+                Ok(region) => regions.push(region),
+                Err(error) => {
+                    self.deregister(regions);
+                    return Err(error);
+                }
+            }
+        }
+        lock(&self.regions).insert(segment.id(), regions);
+        Ok(())
+    }
+
+    fn deregister(&self, regions: Vec<MemoryRegion>) {
+        let providers = self.with.get().into_iter().flat_map(|with| &with.providers);
+        for ((provider, _), region) in providers.zip(regions) {
+            // A provider that refuses leaves it registered, no more.
+            let _ = provider.deregister(region);
+        }
+    }
+}
+
+impl BlockMemory for Registered {
+    fn make(&self, block_bytes: usize) -> Option<Vec<Buffer>> {
+        let bytes = self.together.max(1).next_multiple_of(block_bytes);
+        let segment = Segment::shared(bytes).or_else(|_| Segment::private(bytes)).ok()?;
+        let blocks = segment.carve(block_bytes);
+        // What cannot be registered is copied when it is sent.
+        let _ = self.register(blocks.first()?.segment());
+        Some(blocks)
+    }
+
+    fn end(&self, segment: SegmentId) {
+        let regions = lock(&self.regions).remove(&segment);
+        regions.into_iter().for_each(|regions| self.deregister(regions));
+    }
+}
 
 /// Registered buffers, each with room for one request's bytes.
 #[derive(Debug)]
@@ -35,16 +128,14 @@ pub(super) struct Block {
 impl Blocks {
     /// # Errors
     /// When there is no memory, or a provider does not take it.
-    pub(super) fn new(room: usize, count: usize, listening: &[Listening]) -> Result<Blocks, VerbsError> {
+    pub(super) fn new(room: usize, count: usize, registered: &Registered) -> Result<Blocks, VerbsError> {
         let room = room.next_multiple_of(PAGE);
         let length = (room + PAGE).saturating_mul(count.max(1));
         let pool = Pool::new(Segment::shared(length)?, room + PAGE)?;
         let reads = Pool::new(Segment::shared(room.saturating_mul(count.max(1)))?, room)?;
-        for (listening, pool) in listening.iter().flat_map(|listening| [(listening, &pool), (listening, &reads)]) {
-            let memory = Memory::Segment(pool.segment().clone());
-            // For as long as the node is served: the region ends with the provider.
-            listening.provider().register(listening.domain(), &memory, Access::LOCAL)?;
-        }
+        // For as long as the node is served: the regions end with the providers.
+        registered.register(pool.segment())?;
+        registered.register(reads.segment())?;
         Ok(Blocks { pool, reads, late: Mutex::default(), room })
     }
 
@@ -109,9 +200,24 @@ impl Blocks {
     }
 }
 
-/// A header and bytes that lie in a cache, as a message. They stay there until they are sent, whatever takes their place.
-pub(super) fn pinned(header: [u8; HEADER], bytes: Bytes) -> Message {
-    Message::new(View::foreign(Arc::new(header))).then(View::foreign(Arc::new(Pinned(bytes))))
+/// A header and bytes that lie in a cache, as a message. They stay there until they are sent, or until a client that reads
+/// them there has done so, whatever takes their place.
+pub(super) fn pinned(
+    context: &Context<'_>,
+    registered: &Registered,
+    header: [u8; HEADER],
+    parts: Vec<Bytes>,
+) -> Message {
+    let lends = registered.with.get().is_some_and(|with| with.lends);
+    if registered.has(&parts)
+        && let Some(mut taken) = context.take(HEADER)
+    {
+        taken[..HEADER].copy_from_slice(&header);
+        let message = context.message(taken, HEADER).then(View::gathered(parts));
+        return if lends { message.lendable() } else { message };
+    }
+    let foreign = Message::new(View::foreign(Arc::new(header)));
+    parts.into_iter().fold(foreign, |message, part| message.then(View::foreign(Arc::new(Pinned(part)))))
 }
 
 #[derive(Debug)]
@@ -178,5 +284,9 @@ impl DerefMut for Block {
 }
 
 const PAGE: usize = 4096;
+/// What the system backs a segment with, where it can.
+const HUGE_PAGE: usize = 2 << 20;
+/// Segments of all caches, about. Each takes a descriptor here, and a mapping of each client.
+const SEGMENTS: usize = 256;
 /// Looks at buffers that devices keep, each time that one is taken.
 const LATE_TRIES: usize = 2;

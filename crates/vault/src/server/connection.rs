@@ -305,10 +305,12 @@ impl Connection {
             _ if takes_memory && !(1..=*request_bytes_max).contains(&asked.length) => refuse(DeviceError::Invalid),
             _ if is_refused(asked.operation, *read_only, *mends) => refuse(DeviceError::ReadOnly),
             (Some(at), _) => {
-                if let Some(bytes) = to.volume.lookup(asked.operation, at, length) {
+                let registered = &self.node.registered;
+                if let Some(parts) = to.volume.lookup(asked.operation, at, length, registered.parts_max()) {
                     let found = Reply { length: asked.length, ..reply };
                     to.end(asked.number, Status::Done, false);
-                    context.answer(ticket, blocks::pinned(found.bytes(), bytes));
+                    let message = blocks::pinned(context, registered, found.bytes(), parts);
+                    context.answer(ticket, message);
                     return Ok(());
                 }
                 let (block, payload) = self.block_of(payload, block);

@@ -64,7 +64,7 @@ use overside_volume::{Device, DeviceError, Health};
 
 use crate::cache::CacheOptions;
 use attachment::Attachment;
-use blocks::{Blocks, ReadBlock};
+use blocks::{Blocks, ReadBlock, Registered};
 use connection::Connection;
 use volume::Volume;
 
@@ -150,6 +150,7 @@ pub struct Node {
     serving: Mutex<Option<Serving>>,
     attachments: Mutex<BTreeMap<u64, Arc<Attachment>>>,
     blocks: OnceLock<Arc<Blocks>>,
+    registered: Arc<Registered>,
 }
 
 #[derive(Debug)]
@@ -217,6 +218,7 @@ impl Node {
     pub fn new(clock: Arc<dyn Clock>, options: NodeOptions) -> Result<Arc<Node>, VerbsError> {
         let mut chance = [0; 8];
         clock.fill(&mut chance)?;
+        let registered = Arc::new(Registered::new(options.cache.bytes));
         Ok(Arc::new(Node {
             options,
             clock,
@@ -227,6 +229,7 @@ impl Node {
             serving: Mutex::default(),
             attachments: Mutex::default(),
             blocks: OnceLock::new(),
+            registered,
         }))
     }
 
@@ -249,7 +252,8 @@ impl Node {
         about: About,
         record: Option<WriterRecord>,
     ) -> Result<(), VerbsError> {
-        let volume = Arc::new(Volume::new(device, &self.options, self.clock.clone(), about, record)?);
+        let volume =
+            Arc::new(Volume::new(device, &self.options, self.clock.clone(), about, record, self.registered.clone())?);
         let mut serving = lock(&self.serving);
         if let Some(serving) = &mut *serving {
             let running = self.start(&*serving.threads, name, volume.clone())?;
@@ -299,7 +303,8 @@ impl Node {
     /// When the system has no memory or threads for it.
     pub fn serve(self: &Arc<Self>, listening: Vec<Listening>, options: ServiceOptions) -> Result<Served, VerbsError> {
         let room = self.options.request_bytes_max as usize;
-        let blocks = Blocks::new(room, self.options.blocks, &listening)?;
+        self.registered.serve(&listening);
+        let blocks = Blocks::new(room, self.options.blocks, &self.registered)?;
         let _ = self.blocks.set(Arc::new(blocks));
         let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
         let mut served = Served { node: self.clone(), server: None };

@@ -20,7 +20,7 @@ use overside_volume::wire::{Counts, HEADER, Operation, Reply, Status};
 use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
-use super::blocks::{Block, Blocks};
+use super::blocks::{Block, Blocks, Registered};
 use super::door::Ended;
 use super::slot::Slot;
 use super::writer::{LastWriter, WriterRecord};
@@ -159,6 +159,7 @@ impl Volume {
         clock: Arc<dyn Clock>,
         about: About,
         record: Option<WriterRecord>,
+        memory: Arc<Registered>,
     ) -> Result<Volume, VerbsError> {
         let fd = device.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|e| VerbsError::System { what: "dup", reason: e.to_string() })?;
@@ -170,7 +171,7 @@ impl Volume {
         } else {
             // Its share is known when all volumes are.
             let none = CacheOptions { bytes: 0, ..options.cache };
-            let cache = Cache::over(device, none);
+            let cache = Cache::lying_in(memory, device, none);
             Store::Cached(Box::new(cache.map_err(|reason| VerbsError::System { what: "the cache", reason })?))
         };
         if let Some(preset) = files {
@@ -329,8 +330,8 @@ impl Volume {
         self.signal.notify();
     }
 
-    /// Of a READ, the bytes that lie in the cache as they are asked for, to be sent from there.
-    pub(super) fn lookup(&self, operation: Operation, at: u64, length: usize) -> Option<Bytes> {
+    /// Of a READ, the bytes that lie in the cache, to be sent from there, if it has no more parts.
+    pub(super) fn lookup(&self, operation: Operation, at: u64, length: usize, parts_max: usize) -> Option<Vec<Bytes>> {
         if operation != Operation::Read {
             return None;
         }
@@ -338,7 +339,7 @@ impl Volume {
             at.is_multiple_of(self.geometry.unit_bytes) && (length as u64).is_multiple_of(self.geometry.unit_bytes);
         let mut core = lock(&self.core);
         let Store::Cached(cache) = &mut core.store else { return None };
-        let found = if whole { cache.lookup(at, length) } else { None }?;
+        let found = if whole { cache.lookup(at, length, parts_max) } else { None }?;
         core.counts.reads += 1;
         core.counts.read_bytes += length as u64;
         Some(found)

@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicBool;
 use overside_memory::{Buffer, Bytes, Segment};
 use overside_vault::server::Writes;
 use overside_volume::client::{Link, LinkOptions};
-use overside_volume::wire::{Report, Role};
+use overside_volume::wire::{HEADER, Reply, Report, Role};
 use overside_volume::{Hint, MemoryDevice, Work, complete};
 
+use super::granted::Raw;
 use super::*;
 
 const BLOCK: usize = 8192;
@@ -83,6 +84,48 @@ fn volumes_share_a_cache_and_later_ones_get_their_part() {
     assert!(node.add("v", Box::new(MemoryDevice::new(1 << 20).unwrap())).is_err(), "blocks smaller than sectors");
 }
 
+/// Requests of one block stay in the cache as they came: two in the node's buffers, others in memory that no provider knows.
+#[test]
+fn what_writers_brought_along_is_answered_from_memory_whatever_it_lies_in() {
+    for transport in TRANSPORTS {
+        let name = fresh_name(transport);
+        let (blocks, request_bytes_max) = (2, BLOCK as u32);
+        let options = NodeOptions { cache: small_cache(), blocks, request_bytes_max, ..NodeOptions::default() };
+        let _served = serve(transport, &name, Box::new(MemoryDevice::new(1 << 20).unwrap()), options);
+        let mut device = attach(transport, &name, Role::Writer);
+        let places = || (0..8).map(|place| place * BLOCK as u64);
+        places().for_each(|at| write(&mut device, at, BLOCK, |i| (at / BLOCK as u64) as u8 ^ (i / 512) as u8));
+        for at in places() {
+            let bytes = read(&mut device, at, BLOCK);
+            assert!(bytes.iter().enumerate().all(|(i, byte)| *byte == (at / BLOCK as u64) as u8 ^ (i / 512) as u8));
+        }
+        assert_eq!(report(transport, &name).volumes[0].counts.hits, 8, "{transport}");
+    }
+}
+
+/// A client reads blocks where they lie in the cache, and takes its time.
+#[test]
+fn a_block_that_is_read_where_it_lies_stays_as_it_was_whatever_takes_its_place() {
+    let name = fresh_name("shm");
+    let options = NodeOptions { cache: small_cache(), ..NodeOptions::default() };
+    let _served = serve("shm", &name, Box::new(MemoryDevice::new(1 << 20).unwrap()), options);
+    let mut device = attach("shm", &name, Role::Writer);
+    let mut slow = Raw::greeted(&name, Role::Reader);
+    for round in 1..=40u8 {
+        write(&mut device, 0, 3 * BLOCK, |_| round);
+        // The first block from its half on, and the second.
+        let loan = slow.read(8, 3 * BLOCK as u32 / 2);
+        assert_eq!(loan.parts().len(), 3, "a header and two blocks");
+        // Other bytes there, and then others in all of the cache.
+        write(&mut device, 0, 3 * BLOCK, |_| !round);
+        write(&mut device, 0, 1 << 20, |_| !round);
+        let mut bytes = [0; HEADER + 3 * BLOCK / 2];
+        loan.read(0, &mut bytes).unwrap();
+        assert!(loan.is_valid() && bytes[HEADER..].iter().all(|byte| *byte == round), "round {round}");
+        assert_eq!(Reply::parse(&bytes).unwrap().0.length as usize, 3 * BLOCK / 2);
+    }
+}
+
 /// One writes and says how far it is; others read all the time, so that what is written is in memory.
 fn is_never_old(transport: &str, writes: Writes) {
     let folder = tempfile::tempdir().unwrap();
@@ -97,9 +140,11 @@ fn is_never_old(transport: &str, writes: Writes) {
             scope.spawn(move || {
                 let mut device = attach(transport, name, Role::Reader);
                 let (mut reads, mut seen) = (0, 0);
+                // Half a block, or several.
+                let (at, length) = [(BLOCK / 2, BLOCK / 2), (BLOCK / 2, 2 * BLOCK)][reader];
                 while !over.load(Ordering::Acquire) || reads < 50 {
                     let before = written.load(Ordering::Acquire);
-                    let bytes = read(&mut device, reader * BLOCK as u64 / 2, BLOCK / 2);
+                    let bytes = read(&mut device, at as u64, length);
                     let sector = number(&bytes);
                     assert!(
                         sector >= before && sector >= seen,
@@ -115,7 +160,7 @@ fn is_never_old(transport: &str, writes: Writes) {
         });
         let mut device = attach(transport, &name, Role::Writer);
         for round in 1..=300u64 {
-            write(&mut device, 0, BLOCK, |i| round.to_le_bytes().get(i % 512).copied().unwrap_or(round as u8));
+            write(&mut device, 0, 3 * BLOCK, |i| round.to_le_bytes().get(i % 512).copied().unwrap_or(round as u8));
             written.store(round, Ordering::Release);
         }
         over.store(true, Ordering::Release);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use overside_memory::{Buffer, Bytes, Segment, View};
 use overside_verbs::{
-    Access, CompletionQueue, Memory, MemoryRegion, Opcode, PortOptions, ProtectionDomain, QueuePair, RemoteToken,
+    Access, CompletionQueue, Loan, Memory, MemoryRegion, Opcode, PortOptions, ProtectionDomain, QueuePair, RemoteToken,
     Status as Ended, WorkRequest,
 };
 use overside_volume::client::{Link, LinkOptions, Registration};
@@ -14,6 +14,8 @@ use overside_volume::{Completion, DeviceError, MemoryDevice, Request, Work, comp
 use super::*;
 
 const VOLUME_BYTES: u64 = 1 << 20;
+/// Bytes of a receive.
+const RECEIVE: usize = 32 << 10;
 
 fn memory() -> Box<dyn Device> {
     Box::new(MemoryDevice::new(VOLUME_BYTES).unwrap())
@@ -26,7 +28,7 @@ fn shared(bytes: usize, fill: u8) -> Buffer {
 }
 
 /// A client whose every word the test says.
-struct Raw {
+pub struct Raw {
     provider: Arc<dyn Provider>,
     domain: ProtectionDomain,
     queue: CompletionQueue,
@@ -37,7 +39,7 @@ struct Raw {
 
 impl Raw {
     /// Connects and greets the node.
-    fn greeted(name: &str, role: Role) -> Raw {
+    pub fn greeted(name: &str, role: Role) -> Raw {
         let mut raw = Raw::connected(name);
         // No answer to a WRITE is longer than its header.
         let (name, buffer_bytes) = ("v".to_owned(), 129 << 10);
@@ -57,10 +59,10 @@ impl Raw {
         let domain = provider.allocate_domain().unwrap();
         let mut queue = CompletionQueue::new(provider.open_port(&domain, PortOptions::default()).unwrap());
         let queue_pair = queue.attach(provider.connect(&domain, name, PATIENCE).unwrap()).unwrap();
-        let segment = Segment::private(64 * 4096).unwrap().carve(4096);
+        let segment = Segment::private(64 * RECEIVE).unwrap().carve(RECEIVE);
         provider.register(&domain, &Memory::Segment(segment[0].segment().clone()), Access::LOCAL).unwrap();
         let mut receives: Vec<(u64, Buffer)> = (0..).zip(segment).collect();
-        queue.post_receive(Some(queue_pair), &mut receives).unwrap();
+        queue.post_receive_or_loan(Some(queue_pair), &mut receives).unwrap();
         Raw { provider, domain, queue, queue_pair, next: 1, session: 0 }
     }
 
@@ -77,13 +79,26 @@ impl Raw {
 
     /// A message; none where the connection has ended.
     fn heard(&mut self) -> Option<Vec<u8>> {
+        let (buffer, bytes, loan) = self.received()?;
+        assert!(loan.is_none(), "an answer without bytes is lent");
+        Some(buffer[..bytes].to_vec())
+    }
+
+    /// What is lent of a READ's answer.
+    pub fn read(&mut self, lba: u64, length: u32) -> Loan {
+        let asked = Asked { operation: Operation::Read, ..self.asked(lba, length) };
+        self.say(&asked.bytes());
+        self.received().and_then(|(_, _, loan)| loan).expect("a loan")
+    }
+
+    fn received(&mut self) -> Option<(Buffer, usize, Option<Loan>)> {
         let (mut done, end) = (Vec::new(), Instant::now() + PATIENCE);
         while Instant::now() < end {
             self.queue.poll_wait(&mut done, Some(Duration::from_millis(20))).unwrap();
             for completion in done.drain(..) {
                 if completion.opcode == Opcode::Receive {
                     let buffer = completion.buffer.filter(|_| completion.status == Ended::Success)?;
-                    return Some(buffer[..completion.bytes as usize].to_vec());
+                    return Some((buffer, completion.bytes as usize, completion.loan));
                 }
             }
         }
