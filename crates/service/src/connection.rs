@@ -59,6 +59,8 @@ pub(crate) struct Outgoing {
     /// Its worker has it among those with something to send, with a time, and with messages that
     /// wait for a watermark.
     pub(crate) is_busy: bool,
+    /// Its stream found no transmit buffer when it was last to produce.
+    pub(crate) starved: bool,
     pub(crate) is_timed: bool,
     pub(crate) is_holding: bool,
 }
@@ -68,8 +70,6 @@ pub(crate) struct Outgoing {
 pub(crate) struct Stream {
     /// It waits for this entry of [`Ordered`] and those before it.
     pub(crate) behind: Option<u64>,
-    /// Bytes of its messages, about.
-    pub(crate) message_bytes: usize,
 }
 
 impl Outgoing {
@@ -105,6 +105,7 @@ impl Outgoing {
             assembly: Assembly::default(),
             due: None,
             is_busy: false,
+            starved: false,
             is_timed: false,
             is_holding: false,
         }
@@ -252,10 +253,10 @@ impl Outgoing {
         self.progressed = now;
     }
 
-    /// Messages that may be in flight: as many bytes, however long the peer's buffers are, or the stream's messages.
+    /// Messages that may be in flight: as many bytes, however long the peer's buffers are. What is lent lies in none of them, and
+    /// counts as a message of any length.
     pub(crate) fn window(&self, window: usize, usual_bytes: usize) -> usize {
-        let bytes = self.stream.map_or(self.buffer_bytes, |stream| stream.message_bytes);
-        let of_its_length = window.saturating_mul(usual_bytes) / bytes.max(1);
+        let of_its_length = window.saturating_mul(usual_bytes) / self.buffer_bytes.max(1);
         of_its_length.clamp(WINDOW_MIN.min(window), window)
     }
 

@@ -105,13 +105,7 @@ impl<'a> Context<'a> {
     /// Begins a stream: [`Session::produce`](crate::Session::produce) is called as long as the window
     /// has room. A session has one at a time; its messages may be those of several requests.
     pub fn stream(&mut self) {
-        self.stream_of(self.out.buffer_bytes);
-    }
-
-    /// As [`stream`](Self::stream), of messages of about so many bytes, which may be longer than the peer's buffers where they are lent:
-    /// the window has as many bytes in flight.
-    pub fn stream_of(&mut self, message_bytes: usize) {
-        self.out.stream = Some(Stream { behind: self.behind, message_bytes });
+        self.out.stream = Some(Stream { behind: self.behind });
     }
 
     /// Sends bytes as one message, or in parts where they are longer than the peer's buffers. They

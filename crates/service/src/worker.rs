@@ -500,7 +500,10 @@ impl<S: System> Worker<S> {
         let full = |qp: &QueuePair| {
             self.connections.get(qp).is_some_and(|connection| {
                 let out = &connection.out;
-                out.stream.is_some() && out.in_flight >= out.window(options.window, options.buffer_bytes)
+                let full = out.in_flight >= out.window(options.window, options.buffer_bytes);
+                // Or it waits for its own messages to end, for their transmit buffers or their places in the queue.
+                let waits = out.in_flight > 0 && (out.starved || !out.outbox.is_empty());
+                out.stream.is_some() && (full || waits)
             })
         };
         !self.busy.is_empty() && self.busy.iter().all(full)
@@ -611,10 +614,14 @@ fn catch_up<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends) -> R
 fn produce<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends, window: usize) -> bool {
     let until = window.min(out.in_flight + out.queued() + PRODUCE_AT_ONCE);
     let mut produced = false;
+    out.starved = false;
     while out.in_flight + out.queued() < until {
         match session.produce(&mut Context::of_stream(out, lends)) {
             Produced::Message => produced = true,
-            Produced::Wait => return false,
+            Produced::Wait => {
+                out.starved = true;
+                return false;
+            }
             Produced::End => {
                 out.stream = None;
                 return true;

@@ -57,7 +57,8 @@
 //! - **hostile**: whatever a peer writes where it can write, only its own connection suffers.
 //! - **arm**: after `arm` returned true, the descriptor becomes readable when `poll` or `next_event` would return something. So with `wait`.
 //! - **half**: with [`PortOptions::wake_at_half`](crate::PortOptions) completed sends do that at the latest once they are half of those in
-//!   flight, returned loans once they are half of those that are out, or with a wait's timeout; everything else does it at once.
+//!   flight, but not where all of those are lent; returned loans once they are half of what is lent or offered, or once their
+//!   borrower sleeps; or with a wait's timeout. Everything else does it at once.
 //! - **wait**: `wait` returns soon after `poll` or `next_event` would return something, after `other` became readable and after `timeout`.
 //! - **forget**: memory whose registration has ended is let go once no request in flight names it; a port that sleeps is woken where that needs a poll.
 //! - **idle**: a port on which nothing happens costs no processor time once armed.

@@ -9,7 +9,7 @@ use overside_verbs::probe::{Area, Data, Piece};
 use overside_verbs::{Access, Loan, PortOptions, Status};
 
 use super::needs;
-use super::waiting::{armed, sleep_until};
+use super::waiting::{WAKE, armed, sleep_until, woken_while_turning};
 use crate::ends::{End, Pair, QP, WAIT, owes, pattern};
 use crate::second::READY;
 use crate::{Harness, Stop};
@@ -205,7 +205,54 @@ fn wakes(harness: &dyn Harness) -> Result<(), Stop> {
             sleep_until(&mut pair.a, "the end of a loan", |end| ended.iter().all(|sent| end.reports(*sent) == 2))?;
         }
     }
+    by_few(harness)?;
+    by_copies(harness)?;
     by_wait(harness)
+}
+
+/// Who sleeps until half of its loans are back is woken for fewer once the borrower sleeps, too: one of them has to go on.
+fn by_few(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
+    let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
+    for first in [true, false] {
+        let mut lent = lend_some(&mut pair, &from, &to, 4)?;
+        pair.quiet();
+        if first {
+            armed(&mut pair.a)?;
+        }
+        let (sent, loan) = lent.swap_remove(2);
+        drop(loan);
+        if !first {
+            armed(&mut pair.a)?;
+        }
+        armed(&mut pair.b)?;
+        let woken = pair.a.readable_within(WAKE)? || pair.a.reports(sent) == 2;
+        owes!(woken, "a loan came back whose borrower sleeps, and its lender was not woken");
+        drop(lent);
+        returned(&mut pair, sent)?;
+    }
+    Ok(())
+}
+
+/// What was lent and the receiver copied is back as well: half of those wake.
+fn by_copies(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
+    let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
+    for taken in [1, 2, 4] {
+        let count = 2 * taken - taken % 2;
+        let lend = |_| pair.a.lend(QP, Data::Gather(vec![from.piece(0, LEN)?]), None);
+        let sent = (0..count).map(lend).collect::<Result<Vec<_>, _>>()?;
+        pair.quiet();
+        armed(&mut pair.a)?;
+        let got = (0..count).map(|i| pair.b.receive(Some(QP), to.piece(i * LEN, LEN)?));
+        let got = got.take(taken).collect::<Result<Vec<_>, _>>()?;
+        let woken = woken_while_turning(&mut pair)?;
+        owes!(woken, "{taken} of {count} lent sends were copied, and the armed descriptor did not become readable");
+        let rest = (taken..count).map(|i| pair.b.receive(Some(QP), to.piece(i * LEN, LEN)?));
+        let rest = rest.collect::<Result<Vec<_>, _>>()?;
+        pair.finish(&sent, &[got, rest].concat())?;
+    }
+    Ok(())
 }
 
 /// The same by `wait`, of two threads: one lends and waits for all to be back, the other ends loans as they come.

@@ -150,7 +150,7 @@ fn send_some(pair: &mut Pair, from: &Area, sends: usize) -> Result<Vec<u32>, Sto
 }
 
 /// Turns `b` until the descriptor of `a` is readable; whether it became so.
-fn woken_while_turning(pair: &mut Pair) -> Result<bool, Stop> {
+pub(super) fn woken_while_turning(pair: &mut Pair) -> Result<bool, Stop> {
     let limit = Instant::now() + WAKE;
     while Instant::now() < limit {
         pair.b.turn();
@@ -355,7 +355,7 @@ fn at_once(what: &str, call: impl FnOnce()) -> Result<(), Stop> {
 }
 
 /// A wake-up that takes longer is lost.
-const WAKE: Duration = Duration::from_secs(1);
+pub(super) const WAKE: Duration = Duration::from_secs(1);
 /// A wait that nothing ends.
 const PAUSE: Duration = Duration::from_millis(30);
 const ROUNDS: usize = 300;

@@ -29,6 +29,8 @@ struct Returns {
     /// Returns written, ever.
     written: u64,
     bell: Bell,
+    /// How many had been written when this side last waited for more.
+    waited: u64,
     /// Memory for loans: no more than were out at once.
     spares: Vec<SpareLoan>,
 }
@@ -53,9 +55,32 @@ impl Borrowed {
         Loan::again(spare, parts, self.clone(), index)
     }
 
-    /// What descriptor number `index` offers was copied. Its sender hears of it with the next thing it is told.
-    pub(crate) fn decline(&self, index: u64) {
-        self.lock().write(&self.own, index);
+    /// What descriptor number `index` offers was copied; how many were returned by now. Its sender hears of it with the next
+    /// thing it is told.
+    pub(crate) fn decline(&self, index: u64) -> u64 {
+        let mut returns = self.lock();
+        returns.write(&self.own, index);
+        returns.written
+    }
+
+    /// This side waits for more: its lender is woken for the returns so far, though they be fewer than it sleeps for.
+    pub(crate) fn wait(&self) {
+        let mut returns = self.lock();
+        let written = returns.written;
+        if std::mem::replace(&mut returns.waited, written) != written {
+            self.ring(returns, News::All);
+        }
+    }
+
+    /// Wakes the lender if it is to be woken for that.
+    fn ring(&self, mut returns: MutexGuard<'_, Returns>, news: News) {
+        let ring = returns.bell.wanted(&self.own, &self.peer, news);
+        drop(returns);
+        match ring {
+            None => {}
+            Some(Ring::Socket) => self.channel.upgrade().iter().for_each(|channel| channel.ring()),
+            Some(Ring::Word(sleep)) => self.own.wake(sleep),
+        }
     }
 
     /// A forked child holds the parent's loans, too: what it drops is not returned by that. And whose provider is gone has no connection
@@ -90,13 +115,7 @@ impl Lender for Borrowed {
         returns.out -= 1;
         returns.write(&self.own, index);
         let news = News::Returned(returns.written);
-        let ring = returns.bell.wanted(&self.own, &self.peer, news);
-        drop(returns);
-        match ring {
-            None => {}
-            Some(Ring::Socket) => self.channel.upgrade().iter().for_each(|channel| channel.ring()),
-            Some(Ring::Word(sleep)) => self.own.wake(sleep),
-        }
+        self.ring(returns, news);
     }
 
     fn keep(&self, spare: SpareLoan) {

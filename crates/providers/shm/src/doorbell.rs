@@ -117,11 +117,10 @@ impl Bell {
         let armed = peer.load(Word::Armed);
         let waits_for_it = match news {
             News::All => true,
-            News::Consumed(consumed) => armed & FOR_CONSUMED != 0 && reached(consumed, armed),
-            News::Returned(returns) => match peer.load(Word::Returns) {
-                0 => false,
-                wanted => returns >= wanted,
-            },
+            News::Consumed { consumed, returned } => {
+                armed & FOR_CONSUMED != 0 && reached(consumed, armed) || returned > 0 && are_back(returned, peer)
+            }
+            News::Returned(returns) => are_back(returns, peer),
         };
         if armed == 0 || armed == self.rung || !waits_for_it {
             return None;
@@ -137,7 +136,12 @@ pub(crate) enum News {
     /// Messages, or the end.
     All,
     /// How far we have come with the peer's messages, which not every sleeper waits for.
-    Consumed(u64),
+    Consumed {
+        /// Descriptors, ever.
+        consumed: u64,
+        /// How many loans we had returned, ever, when we last returned one by copying it; 0 if none.
+        returned: u64,
+    },
     /// How many loans we have returned, ever.
     Returned(u64),
 }
@@ -205,6 +209,14 @@ const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 /// Whether a sleep of that number came after the `other` one: they are never half of their range apart.
 pub(crate) fn later(number: u32, other: u32) -> bool {
     (number.wrapping_sub(other) << (u32::BITS - NUMBER_BITS)) as i32 > 0
+}
+
+/// Whether there were as many returns as the peer waits for, if it waits for any.
+fn are_back(returns: u64, peer: &impl PeerWords) -> bool {
+    match peer.load(Word::Returns) {
+        0 => false,
+        wanted => returns >= wanted,
+    }
 }
 
 /// Whether `consumed` has come to what an `armed` word says: indexes are never half of its range apart.
@@ -330,6 +342,7 @@ mod tests {
     use super::*;
     use loom::sync::Arc;
 
+    const CONSUMED_ONE: News = News::Consumed { consumed: 1, returned: 0 };
     const QUIET: Seen = Seen { next: Some((0, GEOMETRY.stamp(0))), wake_at: Some(1), returns: None };
 
     /// Publisher and sleeper in every order, under a memory model in which stores are late: either the
@@ -346,7 +359,7 @@ mod tests {
                             Some(word) => own.store(word, 1),
                             None => own.stamp(0),
                         }
-                        let news = if word == Some(Word::Consumed) { News::Consumed(1) } else { News::All };
+                        let news = if word == Some(Word::Consumed) { CONSUMED_ONE } else { News::All };
                         Bell::default().wanted(&*own, &*peer, news)
                     });
                     let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, by_word);
@@ -368,7 +381,7 @@ mod tests {
             let publisher = loom::thread::spawn(move || {
                 own.store(Word::Consumed, 1);
                 let mut bell = Bell::default();
-                bell.glance(&*peer, News::Consumed(1)).or_else(|| bell.wanted(&*own, &*peer, News::Consumed(1)))
+                bell.glance(&*peer, CONSUMED_ONE).or_else(|| bell.wanted(&*own, &*peer, CONSUMED_ONE))
             });
             let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, false);
             assert!(!slept || publisher.join().unwrap().is_some(), "asleep with a completion and no bell");
@@ -385,7 +398,7 @@ mod tests {
                 let mut bell = Bell::default();
                 [1, 2].map(|consumed| {
                     own.store(Word::Consumed, consumed);
-                    bell.wanted(&*own, &*peer, News::Consumed(consumed)).is_some()
+                    bell.wanted(&*own, &*peer, News::Consumed { consumed, returned: 0 }).is_some()
                 })
             });
             let slept = Sleep::default().arm(&*theirs, &*ours, Seen { wake_at: Some(2), ..QUIET }, false);
@@ -443,7 +456,10 @@ mod tests {
             for message in 0..2 {
                 let next = Some((message, GEOMETRY.stamp(message)));
                 assert!(sleep.arm(&theirs, &ours, Seen { next, wake_at: None, returns: None }, message == 1));
-                assert!(bell.wanted(&ours, &theirs, News::Consumed(9)).is_none(), "it does not wait for that");
+                assert!(
+                    bell.wanted(&ours, &theirs, News::Consumed { consumed: 9, returned: 0 }).is_none(),
+                    "it does not wait for that"
+                );
                 ours.stamp(message);
                 assert!(bell.wanted(&ours, &theirs, News::All).is_some());
                 assert!(bell.wanted(&ours, &theirs, News::All).is_none(), "woken already");

@@ -111,10 +111,17 @@ impl Lent {
         Ok(self.returned != before)
     }
 
-    /// How many returns there must have been, ever, until it is worth waking up for them; none when nothing is out.
+    /// How many SENDs that have not completed offer their bytes.
+    pub(crate) fn offered(&self) -> u64 {
+        (self.loans.len() - self.out) as u64
+    }
+
+    /// How many returns there must have been, ever, until it is worth waking up for them; none when nothing is out. At half,
+    /// those that are only offered count as well: each ends by a return.
     pub(crate) fn worth_waking_for(&self, at_half: bool) -> Option<u64> {
-        let wanted = if at_half { self.out.div_ceil(2) } else { 1 };
-        (self.out > 0).then_some(self.returned + wanted as u64)
+        let all = if at_half { self.loans.len() } else { self.out };
+        let wanted = if at_half { all.div_ceil(2) } else { 1 };
+        (all > 0).then_some(self.returned + wanted as u64)
     }
 
     /// The next request whose loan has ended.

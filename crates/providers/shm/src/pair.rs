@@ -43,6 +43,8 @@ pub(crate) struct Pair {
     pub(crate) grants: Grants,
     /// Of what the peer has lent, once it lends anything.
     pub(crate) borrowed: Option<Arc<Borrowed>>,
+    /// How many loans were returned, ever, with the last that was copied.
+    pub(crate) declined: u64,
     pub(crate) provider: Weak<Shared>,
     /// [`PortOptions::regions`](overside_verbs::PortOptions::regions).
     pub(crate) takes_regions: bool,
@@ -142,6 +144,7 @@ impl Pair {
             executing: None,
             grants: Grants::new(limits),
             borrowed: None,
+            declined: 0,
             provider: Weak::new(),
             takes_regions,
             executed: false,
@@ -248,9 +251,15 @@ impl Pair {
             && let Some(Link { control, .. }) = &self.link
         {
             self.glanced = true;
-            let ring = self.bell.glance(control, News::Consumed(self.consumed_published));
+            let ring = self.bell.glance(control, self.consumed());
             self.ring(ring);
         }
+    }
+
+    /// How far the peer was told that we have come.
+    #[inline]
+    fn consumed(&self) -> News {
+        News::Consumed { consumed: self.consumed_published, returned: self.declined }
     }
 
     #[inline]
@@ -302,7 +311,7 @@ impl Pair {
     /// Tells the peer what was posted, and if asked what was consumed, and wakes it if it sleeps.
     #[inline]
     pub(crate) fn publish(&mut self, with_consumed: bool) {
-        let mut news = std::mem::take(&mut self.glanced).then_some(News::Consumed(self.consumed_published));
+        let mut news = std::mem::take(&mut self.glanced).then_some(self.consumed());
         if self.send.producer.unpublished() {
             if self.channel.blocked() {
                 self.channel.flush();
@@ -314,7 +323,7 @@ impl Pair {
             }
         }
         if with_consumed && self.publish_consumed() {
-            news = news.filter(|news| *news == News::All).or(Some(News::Consumed(self.consumed_published)));
+            news = news.filter(|news| *news == News::All).or(Some(self.consumed()));
         }
         match (news, &self.link) {
             (Some(news), Some(Link { control, .. })) => {
@@ -364,9 +373,15 @@ impl Pair {
             return false;
         }
         let Some(Link { control, consumer, .. }) = &self.link else { return true };
+        if let Some(borrowed) = &self.borrowed {
+            borrowed.wait();
+        }
         let in_flight = self.send.producer.head() - self.send.producer.consumed();
         let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
-        let wake_at = self.send.waits().map(|consumed| consumed.wrapping_add(worth_waking_for));
+        // Who lends waits for the bytes to come back: that the peer has accepted them frees nothing.
+        let lends_alone = self.wake_at_half && self.send.lends_alone(in_flight);
+        let waits = self.send.waits().filter(|_| !lends_alone);
+        let wake_at = waits.map(|consumed| consumed.wrapping_add(worth_waking_for));
         let returns = self.send.lent.worth_waking_for(self.wake_at_half);
         let seen = Seen { next: (!self.starved).then(|| consumer.due()), wake_at, returns };
         self.sleep.arm(&self.own, control, seen, by_word)

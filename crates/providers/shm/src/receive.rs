@@ -144,7 +144,7 @@ impl Pair {
                     lending = Lending::Lent;
                 }
                 // Before the sender hears that the message was consumed.
-                None => borrowed.decline(index),
+                None => self.declined = borrowed.decline(index),
             }
         }
         let status = if fits { Status::Success } else { Status::TooLong };

@@ -342,6 +342,11 @@ impl SendQueue {
         (self.reports > 0 || self.refused || !self.forgetting.is_empty()).then_some(self.producer.consumed())
     }
 
+    /// Whether all that is under way, `in_flight` descriptors, is lent, and nothing else waits for the peer to consume more.
+    pub(crate) fn lends_alone(&self, in_flight: u64) -> bool {
+        in_flight > 0 && in_flight == self.lent.offered() && !self.refused && self.forgetting.is_empty()
+    }
+
     /// Whether nothing can be reported and nothing told without the peer's doing.
     #[inline]
     pub(crate) fn settled(&self) -> bool {

@@ -448,11 +448,7 @@ impl TableSession {
     ) -> Result<(), Fault> {
         let lent_bytes = (lent_bytes_max as usize).clamp(context.buffer_bytes(), BLOCK_BYTES_MAX);
         self.start_scan(number, scan, Some(lent_bytes), index)?;
-        if self.tables.prices.lends && matches!(scan.mode, Mode::InPlace | Mode::Auto) {
-            context.stream_of(lent_bytes);
-        } else {
-            context.stream();
-        }
+        context.stream();
         Ok(())
     }
 
