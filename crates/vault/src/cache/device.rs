@@ -401,6 +401,9 @@ impl<D: Device> Cache<D> {
     /// What was written is in the cache from now on; what failed, or is zeros, is not.
     fn written(&mut self, work: &Work, result: Result<(), DeviceError>) {
         let Some((at, length)) = work.range() else { return };
+        if overside_disk::mutant("volume-cached-block-old") {
+            return;
+        }
         for block in self.touched((at, length)) {
             let (Work::Write { from, .. }, Ok(())) = (work, result) else {
                 self.forget(block);
