@@ -145,9 +145,9 @@ pub struct PortOptions {
     pub sges: usize,
     /// Receives in the shared receive queue.
     pub shared_receives: usize,
-    /// Completed sends wake a sleeper once they are half of those that a queue pair had in flight, instead of at the first:
-    /// for a sender that keeps many in flight and has nothing to do before. A hint: a provider may wake earlier, and
-    /// everything else wakes at once.
+    /// Completed sends wake a sleeper once they are half of those that a queue pair had in flight, instead of at the first, and of
+    /// lent ones those that are back: for a sender that keeps many in flight and has nothing to do before. A hint: a provider may
+    /// wake earlier, and everything else wakes at once (sentence **half** of [`port`](crate::port)).
     pub wake_at_half: bool,
     /// Peers may send regions ([`RawWork::SendRegion`](crate::port::RawWork)): this end carries out what they describe. Unless it is said,
     /// a peer that sends one is disconnected: a protocol that has none need not vouch for what they cost.

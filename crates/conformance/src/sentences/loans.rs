@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use overside_memory::Segment;
 use overside_verbs::port::{Lending, RawCompletion};
-use overside_verbs::probe::{Area, Data, Piece};
+use overside_verbs::probe::{Act, Area, Data, Piece};
 use overside_verbs::{Access, Loan, PortOptions, Status};
 
 use super::needs;
-use super::waiting::{WAKE, armed, sleep_until, woken_while_turning};
-use crate::ends::{End, Pair, QP, WAIT, owes, pattern};
+use super::waiting::{WAKE, armed, asleep, sleep_until, woken_while_turning};
+use crate::ends::{End, Pair, QP, WAIT, owes, part, pattern};
 use crate::second::READY;
 use crate::{Harness, Stop};
 
@@ -206,6 +206,7 @@ fn wakes(harness: &dyn Harness) -> Result<(), Stop> {
         }
     }
     by_few(harness)?;
+    by_a_read(harness)?;
     by_copies(harness)?;
     by_wait(harness)
 }
@@ -214,38 +215,56 @@ fn wakes(harness: &dyn Harness) -> Result<(), Stop> {
 fn by_few(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
     let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
-    for first in [true, false] {
+    for (borrower_first, round) in [(false, 0), (true, 1), (false, 2), (true, 3)] {
         let mut lent = lend_some(&mut pair, &from, &to, 4)?;
         pair.quiet();
-        if first {
-            armed(&mut pair.a)?;
+        if borrower_first {
+            asleep(&mut pair.b)?;
         }
-        let (sent, loan) = lent.swap_remove(2);
-        drop(loan);
-        if !first {
-            armed(&mut pair.a)?;
+        asleep(&mut pair.a)?;
+        let (sent, loan) = lent.swap_remove(round);
+        // On another thread than the port's, too.
+        std::thread::scope(|scope| _ = scope.spawn(move || drop(loan)));
+        if !borrower_first {
+            asleep(&mut pair.b)?;
         }
-        armed(&mut pair.b)?;
-        let woken = pair.a.readable_within(WAKE)? || pair.a.reports(sent) == 2;
-        owes!(woken, "a loan came back whose borrower sleeps, and its lender was not woken");
+        owes!(pair.a.readable_within(WAKE)?, "a loan came back whose borrower sleeps, and its lender was not woken");
         drop(lent);
         returned(&mut pair, sent)?;
     }
     Ok(())
 }
 
+/// A READ behind a SEND that is lent is reported though the loan goes on.
+fn by_a_read(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
+    let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
+    let (_there, token) = pair.b.readable(64, Access::LOCAL | Access::REMOTE_READ)?;
+    // Heard of before it is named: a request that was refused once waits for room.
+    pair.quiet();
+    let sent = pair.a.lend(QP, Data::Gather(vec![from.piece(0, LEN)?]), None)?;
+    let read = pair.a.post(QP, Act::Read(from.piece(8192, 64)?, part(token, 0, 64)), true, false)?;
+    pair.quiet();
+    asleep(&mut pair.a)?;
+    let got = pair.b.receive_or_loan(Some(QP), to.piece(4096, LEN)?)?;
+    let woken = woken_while_turning(&mut pair)?;
+    owes!(woken, "a READ has ended behind a loan that goes on, and the armed descriptor did not become readable");
+    pair.until("a READ", |pair| pair.a.has(read) && pair.b.has(got))?;
+    drop(pair.b.probe.take_loan(got));
+    returned(&mut pair, sent)
+}
+
 /// What was lent and the receiver copied is back as well: half of those wake.
 fn by_copies(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
     let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
-    for taken in [1, 2, 4] {
-        let count = 2 * taken - taken % 2;
+    for (taken, count) in [(1, 1), (2, 4), (4, 8)] {
         let lend = |_| pair.a.lend(QP, Data::Gather(vec![from.piece(0, LEN)?]), None);
         let sent = (0..count).map(lend).collect::<Result<Vec<_>, _>>()?;
         pair.quiet();
-        armed(&mut pair.a)?;
-        let got = (0..count).map(|i| pair.b.receive(Some(QP), to.piece(i * LEN, LEN)?));
-        let got = got.take(taken).collect::<Result<Vec<_>, _>>()?;
+        asleep(&mut pair.a)?;
+        let got = (0..taken).map(|i| pair.b.receive(Some(QP), to.piece(i * LEN, LEN)?));
+        let got = got.collect::<Result<Vec<_>, _>>()?;
         let woken = woken_while_turning(&mut pair)?;
         owes!(woken, "{taken} of {count} lent sends were copied, and the armed descriptor did not become readable");
         let rest = (taken..count).map(|i| pair.b.receive(Some(QP), to.piece(i * LEN, LEN)?));

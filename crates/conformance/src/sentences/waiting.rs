@@ -22,6 +22,18 @@ pub(super) fn armed(end: &mut End) -> Result<(), Stop> {
     }
 }
 
+/// Armed, and nothing that happened before makes the descriptor readable.
+pub(super) fn asleep(end: &mut End) -> Result<(), Stop> {
+    let limit = Instant::now() + WAIT;
+    loop {
+        armed(end)?;
+        if !end.readable_within(STALE)? {
+            return Ok(());
+        }
+        owes!(Instant::now() < limit, "nothing happens, and the armed descriptor is readable for {WAIT:?}");
+    }
+}
+
 /// Sleeps by the descriptor until `done`; a wake-up that does not come is a breach.
 pub(super) fn sleep_until(end: &mut End, what: &str, mut done: impl FnMut(&End) -> bool) -> Result<(), Stop> {
     let limit = Instant::now() + WAIT;
@@ -355,6 +367,8 @@ fn at_once(what: &str, call: impl FnOnce()) -> Result<(), Stop> {
 }
 
 /// A wake-up that takes longer is lost.
+/// What was told before is readable at once.
+const STALE: Duration = Duration::from_millis(5);
 pub(super) const WAKE: Duration = Duration::from_secs(1);
 /// A wait that nothing ends.
 const PAUSE: Duration = Duration::from_millis(30);

@@ -63,7 +63,8 @@ impl Borrowed {
         returns.written
     }
 
-    /// This side waits for more: its lender is woken for the returns so far, though they be fewer than it sleeps for.
+    /// This side has armed: its lender is woken for the returns so far, though they be fewer than it sleeps for. Of later ones,
+    /// [`take_back`](Lender::take_back) sees that it has.
     pub(crate) fn wait(&self) {
         let mut returns = self.lock();
         let written = returns.written;
@@ -114,7 +115,10 @@ impl Lender for Borrowed {
         let mut returns = self.lock();
         returns.out -= 1;
         returns.write(&self.own, index);
-        let news = News::Returned(returns.written);
+        let news = if self.own.is_armed() { News::All } else { News::Returned(returns.written) };
+        if news == News::All {
+            returns.waited = returns.written;
+        }
         self.ring(returns, news);
     }
 

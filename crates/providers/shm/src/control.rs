@@ -41,6 +41,11 @@ impl OwnControl {
         self.geometry
     }
 
+    /// Whether this side sleeps, or is about to.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.words()[Word::Armed as usize / 8].load(Ordering::Acquire) != 0
+    }
+
     /// Ends the peer's sleep number `sleep` on our word.
     pub(crate) fn wake(&self, sleep: u64) {
         let [a, b, c, d] = (sleep as u32).to_ne_bytes();

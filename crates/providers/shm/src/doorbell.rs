@@ -154,8 +154,17 @@ pub(crate) struct Seen {
     /// What it is to have consumed before that is worth waking up for, more than it has; none when no report and no room
     /// depends on it.
     pub(crate) wake_at: Option<u64>,
-    /// How many loans it is to have returned, ever, before that is worth waking up for: more than it has; none when none is out.
-    pub(crate) returns: Option<u64>,
+    /// The loans that it is to return; none when none is out.
+    pub(crate) returns: Option<Returns>,
+}
+
+/// Loans that the peer has returned, ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Returns {
+    /// That were seen: one more, and the sleeper has something to do before it sleeps.
+    pub(crate) seen: u64,
+    /// That are worth waking up for; more than were seen.
+    pub(crate) wanted: u64,
 }
 
 /// The sleeper's side.
@@ -174,7 +183,7 @@ impl Sleep {
         let flags = if by_word { BY_WORD } else { 0 } | if seen.wake_at.is_some() { FOR_CONSUMED } else { 0 };
         let wake_at = seen.wake_at.unwrap_or(0) & u64::from(u32::MAX);
         let armed = self.number << NUMBER | wake_at << FLAGS | flags;
-        let returns = seen.returns.unwrap_or(0);
+        let returns = seen.returns.map_or(0, |returns| returns.wanted);
         if std::mem::replace(&mut self.returns, returns) != returns {
             own.store(Word::Returns, returns);
         }
@@ -182,7 +191,7 @@ impl Sleep {
         own.fence();
         let quiet = peer.load(Word::Closed) == 0
             && (seen.wake_at.is_none() || !reached(peer.load(Word::Consumed), armed))
-            && seen.returns.is_none_or(|returns| peer.returned(returns - 1).is_none())
+            && seen.returns.is_none_or(|returns| peer.returned(returns.seen).is_none())
             && seen.next.is_none_or(|(next, stamp)| !peer.shows(next, stamp));
         if !quiet {
             own.store(Word::Armed, 0);
@@ -427,7 +436,7 @@ mod tests {
                             bell.wanted(&*own, &*peer, News::Returned(index + 1)).is_some()
                         })
                     });
-                    let seen = Seen { next: None, wake_at: None, returns: Some(wanted) };
+                    let seen = Seen { next: None, wake_at: None, returns: Some(Returns { seen: 0, wanted }) };
                     let slept = Sleep::default().arm(&*theirs, &*ours, seen, by_word);
                     let [first, second] = borrower.join().unwrap();
                     assert!(!slept || first || second, "asleep with a return and no bell");

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 
 use overside_verbs::ByNumber;
 
-use crate::doorbell::PeerRing;
+use crate::doorbell::{PeerRing, Returns};
 use crate::fate::Fate;
 use crate::ring::Geometry;
 
@@ -16,7 +16,9 @@ use crate::ring::Geometry;
 #[derive(Debug)]
 pub(crate) struct Lent {
     loans: ByNumber<Loan>,
-    /// Those of them that the peer has accepted.
+    /// Those of them whose SEND has not completed and whose bytes are not back.
+    offered: usize,
+    /// Those that the peer has accepted.
     out: usize,
     /// Loans there may be: as many as the peer has places to return them.
     max: usize,
@@ -49,7 +51,7 @@ impl Lent {
     /// Before the peer attached: it has some places in any case.
     pub(crate) fn new() -> Self {
         let max = Geometry::for_options(0, 0).returns() as usize;
-        Self { loans: ByNumber::default(), out: 0, max, returned: 0, ended: VecDeque::new(), busy: 0 }
+        Self { loans: ByNumber::default(), offered: 0, out: 0, max, returned: 0, ended: VecDeque::new(), busy: 0 }
     }
 
     /// The peer attached, with so many places.
@@ -66,6 +68,7 @@ impl Lent {
     /// Descriptor number `index` offers the bytes of a request. There must be room.
     pub(crate) fn offer(&mut self, index: u64, slot: u32) {
         self.loans.insert(index as u32, Loan { slot, state: State::Offered });
+        self.offered += 1;
         self.busy += 1;
     }
 
@@ -84,13 +87,16 @@ impl Lent {
             return false;
         }
         offered.get_mut().state = State::Out;
+        self.offered -= 1;
         self.out += 1;
         true
     }
 
     /// The SEND of descriptor number `index` ends with the queue pair.
     pub(crate) fn flushed(&mut self, index: u64) {
-        self.busy -= usize::from(self.loans.remove(&(index as u32)).is_some());
+        let Some(loan) = self.loans.remove(&(index as u32)) else { return };
+        self.busy -= 1;
+        self.offered -= usize::from(loan.state == State::Offered);
     }
 
     /// Takes in what the peer has returned; whether there was anything. To be called after its consumed index was read.
@@ -104,24 +110,32 @@ impl Lent {
                     self.ended.push_back(loan.remove().slot);
                     self.out -= 1;
                 }
-                State::Offered => loan.get_mut().state = State::Returned,
+                State::Offered => {
+                    loan.get_mut().state = State::Returned;
+                    self.offered -= 1;
+                }
                 State::Returned => return Err(NOT_LENT),
             }
         }
         Ok(self.returned != before)
     }
 
-    /// How many SENDs that have not completed offer their bytes.
-    pub(crate) fn offered(&self) -> u64 {
-        (self.loans.len() - self.out) as u64
+    /// How many SENDs that have not completed offer bytes that are not back.
+    pub(crate) fn offered(&self) -> usize {
+        self.offered
     }
 
-    /// How many returns there must have been, ever, until it is worth waking up for them; none when nothing is out. At half,
-    /// those that are only offered count as well: each ends by a return.
-    pub(crate) fn worth_waking_for(&self, at_half: bool) -> Option<u64> {
-        let all = if at_half { self.loans.len() } else { self.out };
+    /// Returns taken in, ever, and how many there must have been until it is worth waking up for them; none when nothing is out. At
+    /// half, those that are only offered count as well: each ends by a return.
+    pub(crate) fn worth_waking_for(&self, at_half: bool) -> Option<Returns> {
+        let all = if at_half { self.offered + self.out } else { self.out };
         let wanted = if at_half { all.div_ceil(2) } else { 1 };
-        (all > 0).then_some(self.returned + wanted as u64)
+        (all > 0).then_some(Returns { seen: self.returned, wanted: self.returned + wanted as u64 })
+    }
+
+    /// Whether there is a return that was not taken in.
+    pub(crate) fn any_back(&self, peer: &impl PeerRing) -> bool {
+        peer.returned(self.returned).is_some()
     }
 
     /// The next request whose loan has ended.
@@ -140,7 +154,7 @@ impl Lent {
     /// Every loan ends with the queue pair.
     pub(crate) fn revoke(&mut self) {
         self.ended.extend(self.loans.drain().map(|(_, loan)| loan.slot));
-        self.out = 0;
+        (self.offered, self.out) = (0, 0);
     }
 }
 
@@ -210,20 +224,26 @@ mod tests {
         lent
     }
 
+    /// Returns that are worth waking up for: any, and half.
+    fn wanted(lent: &Lent) -> (Option<u64>, Option<u64>) {
+        let [any, half] = [false, true].map(|at_half| lent.worth_waking_for(at_half).map(|returns| returns.wanted));
+        (any, half)
+    }
+
     #[test]
     fn each_loan_ends_once_in_any_order() {
         let (mut lent, places) = (lent(4, 3), Places::new());
-        assert_eq!((lent.worth_waking_for(false), lent.worth_waking_for(true)), (Some(1), Some(2)));
+        assert_eq!(wanted(&lent), (Some(1), Some(2)));
         // The fourth was copied: its SEND has not completed here yet.
         [(0, 2), (1, 3), (2, 0)].iter().for_each(|(index, number)| places.give_back(*index, *number));
         assert_eq!(lent.observe(&places), Ok(true));
         assert_eq!([lent.ended(), lent.ended(), lent.ended()], [Some(102), Some(100), None]);
         assert!(!lent.completed(3), "it was copied");
-        assert_eq!((lent.observe(&places), lent.worth_waking_for(true)), (Ok(false), Some(4)));
+        assert_eq!((lent.observe(&places), wanted(&lent)), (Ok(false), (Some(4), Some(4))));
         assert!(!lent.is_empty());
         lent.revoke();
         assert_eq!((lent.ended(), lent.ended(), lent.is_empty()), (Some(101), None, true));
-        assert_eq!(lent.worth_waking_for(false), None);
+        assert_eq!(wanted(&lent), (None, None));
     }
 
     #[test]

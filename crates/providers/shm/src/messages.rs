@@ -160,7 +160,7 @@ impl Reader<'_> {
 
 const MAGIC: [u8; 8] = *b"overside";
 /// Changes with any layout of the control memory or of these messages.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// No message is longer.
 pub(crate) const BYTES_MAX: usize = 64;
 /// Segments in one message.

@@ -373,18 +373,29 @@ impl Pair {
             return false;
         }
         let Some(Link { control, consumer, .. }) = &self.link else { return true };
-        if let Some(borrowed) = &self.borrowed {
-            borrowed.wait();
-        }
         let in_flight = self.send.producer.head() - self.send.producer.consumed();
         let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
         // Who lends waits for the bytes to come back: that the peer has accepted them frees nothing.
-        let lends_alone = self.wake_at_half && self.send.lends_alone(in_flight);
+        let lends_alone = self.wake_at_half && self.send.lends_alone();
         let waits = self.send.waits().filter(|_| !lends_alone);
         let wake_at = waits.map(|consumed| consumed.wrapping_add(worth_waking_for));
         let returns = self.send.lent.worth_waking_for(self.wake_at_half);
         let seen = Seen { next: (!self.starved).then(|| consumer.due()), wake_at, returns };
-        self.sleep.arm(&self.own, control, seen, by_word)
+        let asleep = self.sleep.arm(&self.own, control, seen, by_word);
+        if asleep && let Some(borrowed) = &self.borrowed {
+            borrowed.wait();
+        }
+        asleep
+    }
+
+    /// Whether the peer has something of ours, or is offered it.
+    pub(crate) fn lends(&self) -> bool {
+        !self.send.lent.is_empty()
+    }
+
+    /// Whether a loan is back that was not taken in.
+    pub(crate) fn any_back(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| self.send.lent.any_back(&link.control))
     }
 
     /// Polled again: no doorbells.

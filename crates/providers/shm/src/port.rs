@@ -36,6 +36,8 @@ pub(crate) struct ShmPort {
     hot: Vec<u32>,
     /// Armed queue pairs with a message that waits for a shared receive.
     starved: Vec<u32>,
+    /// Armed queue pairs that have lent something.
+    lenders: Vec<u32>,
     receives: VecDeque<RawReceive>,
     receives_max: usize,
     /// Of queue pairs that have ended.
@@ -77,6 +79,7 @@ impl ShmPort {
             pairs: Pairs::default(),
             hot: Vec::new(),
             starved: Vec::new(),
+            lenders: Vec::new(),
             receives: VecDeque::new(),
             receives_max: options.shared_receives.max(1),
             reports: Reports::default(),
@@ -114,14 +117,19 @@ impl ShmPort {
         }
     }
 
-    /// Puts those that have lent something among those polled by memory: what was returned may be too little to be woken for, for as
-    /// long as the peer keeps the rest.
+    /// Puts those that have loans back among those polled by memory: these may be too few to be woken for, for as long as the peer
+    /// keeps the rest.
     fn heat_lenders(&mut self) {
-        for index in self.pairs.indexes() {
-            if self.pairs.get(index).is_some_and(|pair| !pair.send.lent.is_empty()) {
-                self.heat(index);
+        let mut lenders = std::mem::take(&mut self.lenders);
+        lenders.retain(|index| {
+            let Some(pair) = self.pairs.get(*index).filter(|pair| !pair.hot && pair.lends()) else { return false };
+            let back = pair.any_back();
+            if back {
+                self.heat(*index);
             }
-        }
+            !back
+        });
+        self.lenders = lenders;
     }
 
     /// Ends a queue pair. What is pending on it is reported by later polls.
@@ -174,6 +182,7 @@ impl ShmPort {
         let found = !ready.is_empty();
         self.ready = ready;
         self.patience = LOOK_EVERY;
+        self.heat_lenders();
         found
     }
 
@@ -240,6 +249,9 @@ impl ShmPort {
             pair.hot = false;
             if pair.starved {
                 self.starved.push(*index);
+            }
+            if pair.lends() && !self.lenders.contains(index) {
+                self.lenders.push(*index);
             }
             if pair.channel.blocked() && !pair.wants_room {
                 pair.wants_room = true;
@@ -482,11 +494,7 @@ unsafe impl Port for ShmPort {
             }
         }
         if left != Some(Duration::ZERO) && self.arm()? {
-            let began = Instant::now();
             sleep_on(self.fd(), other, left)?;
-            if left.is_some_and(|left| began.elapsed() >= left) {
-                self.heat_lenders();
-            }
         }
         Ok(true)
     }

@@ -44,6 +44,9 @@
 //! return   bits 0..32 number of the loan    32..64 the lap around the ring of returns, counted from 0, with bit 63 set
 //! ```
 //!
+//! A return rings for a sleep that waits for so many, and for any sleep once its reader has armed. One by a copy rings when
+//! `consumed` is raised.
+//!
 //! A sender offers no more loans at a time than its reader has places for returns; a reader keeps no
 //! more than it has places, and copies the rest. A return of what was not lent, or of what was
 //! returned before, ends the connection.

@@ -342,9 +342,9 @@ impl SendQueue {
         (self.reports > 0 || self.refused || !self.forgetting.is_empty()).then_some(self.producer.consumed())
     }
 
-    /// Whether all that is under way, `in_flight` descriptors, is lent, and nothing else waits for the peer to consume more.
-    pub(crate) fn lends_alone(&self, in_flight: u64) -> bool {
-        in_flight > 0 && in_flight == self.lent.offered() && !self.refused && self.forgetting.is_empty()
+    /// Whether all that is to be reported is the end of loans: no other request, nothing refused for lack of room, no news for the peer.
+    pub(crate) fn lends_alone(&self) -> bool {
+        self.lent.offered() == self.entries.len() && !self.refused && self.forgetting.is_empty()
     }
 
     /// Whether nothing can be reported and nothing told without the peer's doing.

@@ -21,7 +21,7 @@ fn granted(name: &str, listener: &mut dyn Listener, victim: &mut End) -> (OwnedF
     let address = SocketAddrUnix::new_abstract_name(format!("overside/{uid}/{name}").as_bytes()).unwrap();
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &address).unwrap();
-    send(&socket, b"\x01overside\x05\0\0\0", SendFlags::NOSIGNAL).unwrap();
+    send(&socket, b"\x01overside\x06\0\0\0", SendFlags::NOSIGNAL).unwrap();
     let link = listener.accept(Duration::from_secs(5)).unwrap().expect("it greeted");
     victim.queue.attach(link).unwrap();
     loop {

@@ -50,6 +50,24 @@ fn lend(from: &mut End, qp: QueuePair, to: &mut End, back: QueuePair, pages: &[&
     got.into_iter().map(|mut c| c.loan.take().expect("it is lent")).collect()
 }
 
+/// Fewer than a sleeper is woken for, from a borrower that polls: whoever wakes for something else sees them all the same.
+#[test]
+fn few_returns_are_seen_by_whoever_is_awake_for_another_reason() {
+    let (mut server, to_client, mut client, to_server) =
+        ends::pair_with(PortOptions { wake_at_half: true, ..PortOptions::default() });
+    let pages: Vec<Arc<Buffer>> = (0..4).map(|_| page(&server)).collect();
+    let shared: Vec<&Arc<Buffer>> = pages.iter().collect();
+    let mut loans = lend(&mut server, to_client, &mut client, to_server, &shared);
+    // As who has slept, and no longer polls the memory of who was idle.
+    until("it can be armed", || server.queue.arm().unwrap());
+    drop(loans.remove(2));
+    until("a hold is released", || {
+        server.queue.poll(&mut Vec::new());
+        Arc::strong_count(&pages[2]) == 1
+    });
+    assert_eq!(server.queue.loans_out(to_client), 3);
+}
+
 #[test]
 fn what_a_message_holds_is_released_when_its_loan_ends() {
     let (mut server, to_client, mut client, to_server) = pair();

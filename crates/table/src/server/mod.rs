@@ -65,7 +65,8 @@ pub struct ServerOptions {
     pub segment_bytes: usize,
     /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up, and so many that
     /// waking it, which the client does, costs little. Of a client whose buffers are longer than usual (36 KiB) fewer, so that as many
-    /// bytes are under way. Default: 128.
+    /// bytes are under way. Messages that are lent have up to 128 KiB: 16 MiB of pages, with room for their deltas a third more.
+    /// Default: 128.
     pub window: usize,
     /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
     /// are copied out instead; what is under way by then stays under way. Looked at once an eighth of it was sent.

@@ -446,7 +446,8 @@ impl TableSession {
         lent_bytes_max: u32,
         index: Option<Arc<Index>>,
     ) -> Result<(), Fault> {
-        let lent_bytes = (lent_bytes_max as usize).clamp(context.buffer_bytes(), BLOCK_BYTES_MAX);
+        let usual = context.buffer_bytes();
+        let lent_bytes = (lent_bytes_max as usize).clamp(usual, LENT_BYTES_MAX.max(usual));
         self.start_scan(number, scan, Some(lent_bytes), index)?;
         context.stream();
         Ok(())
@@ -540,3 +541,5 @@ const PARKED_MAX: Duration = Duration::from_secs(20);
 /// Smallest and largest receive buffers of a client.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 const BLOCK_BYTES_MAX: usize = 4 << 20;
+/// Longest message that is lent to a client with the usual buffers: a window of them is what it can hold back.
+const LENT_BYTES_MAX: usize = 128 << 10;

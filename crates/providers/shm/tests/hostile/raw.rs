@@ -32,7 +32,7 @@ pub const RETURNS_AT: usize = CELLS_AT + CELLS * 16;
 pub const PLACES: usize = 4 * DEPTH;
 pub const CONTROL_BYTES: usize = (RETURNS_AT + PLACES * 8).next_multiple_of(4096);
 
-pub const HELLO: &[u8] = b"\x01overside\x05\0\0\0";
+pub const HELLO: &[u8] = b"\x01overside\x06\0\0\0";
 
 /// The hostile end: a socket, and a control memory it writes as it likes.
 pub struct Raw {
