@@ -156,6 +156,20 @@ fn a_block_that_is_read_while_it_is_written_is_whole_and_stays_so_for_its_reader
     assert!(cache.lookup(512, 512, 1).unwrap()[0].iter().all(|byte| *byte == 2));
 }
 
+/// Whoever takes no answers keeps the blocks that they are sent from.
+#[test]
+fn little_of_a_large_block_is_copied_rather_than_kept() {
+    let block = 8 * BLOCK as u64;
+    let options = CacheOptions { bytes: 2 * block, block_bytes: block, policy: PolicyKind::Lru };
+    let mut cache = Cache::over(Held::new(), options).unwrap();
+    submit(&mut cache, 0, read(0, 2 * block as usize));
+    until_quiet(&mut cache);
+    assert!(cache.lookup(0, 1024, 4).is_none());
+    assert!(cache.lookup(0, 2048, 4).is_some());
+    assert!(cache.lookup(block - 1024, 2048, 4).is_none(), "of two");
+    assert!(cache.lookup(block - 2048, 4096, 4).is_some());
+}
+
 #[test]
 fn several_blocks_are_found_together_or_not_at_all() {
     let mut cache = cache(8, PolicyKind::Lru);
@@ -178,6 +192,9 @@ fn several_blocks_are_found_together_or_not_at_all() {
     assert!(cache.lookup(block / 2, BLOCK / 2 + 2 * BLOCK + 512, 3).is_none(), "more parts than can be sent");
     assert!(cache.lookup(3 * block, 2 * BLOCK, 4).is_none(), "one is not there");
     assert!(cache.lookup(0, 0, 4).is_none());
+    for (at, length) in [(u64::MAX - 511, 512), (u64::MAX - 511, 1024), (BLOCKS * block, 512)] {
+        assert!(cache.lookup(at, length, 4).is_none(), "beyond the end");
+    }
     submit(&mut cache, 10, Work::Write { at: 2 * block, from: buffer(BLOCK).into(), fua: false });
     assert!(cache.lookup(block, 2 * BLOCK, 4).is_none(), "one is being written");
     until_quiet(&mut cache);

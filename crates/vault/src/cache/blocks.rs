@@ -8,8 +8,8 @@ use overside_memory::{Buffer, Bytes, Segment, SegmentId};
 
 /// Where a cache's blocks lie.
 pub trait BlockMemory: fmt::Debug + Send + Sync {
-    /// Some buffers of so many bytes, all in one segment of their own; none where the system has no memory.
-    fn make(&self, block_bytes: usize) -> Option<Vec<Buffer>>;
+    /// Some buffers of so many bytes, `count_max` at most, all in one segment of their own; none where the system has no memory.
+    fn make(&self, block_bytes: usize, count_max: usize) -> Option<Vec<Buffer>>;
 
     /// None of the buffers that were made in this segment is used any more.
     fn end(&self, segment: SegmentId);
@@ -49,14 +49,14 @@ impl Pool {
         self.made.contains_key(&bytes.buffer().segment_id())
     }
 
-    /// Memory for a block; none where the system has none.
-    pub(super) fn take(&mut self) -> Option<Buffer> {
+    /// Memory for a block of a cache that has `count_max`; none where the system has none.
+    pub(super) fn take(&mut self, count_max: usize) -> Option<Buffer> {
         for _ in 0..LOOKED_AT.min(self.shared.len()) {
             let Some(bytes) = self.shared.pop_front() else { break };
             self.give(bytes);
         }
         if self.free.is_empty() {
-            self.free = self.memory.make(self.block_bytes)?;
+            self.free = self.memory.make(self.block_bytes, count_max.max(1))?;
             let segment = self.free.first()?.segment_id();
             self.made.insert(segment, self.free.len());
             self.free_max = 2 * self.free.len();
@@ -100,8 +100,8 @@ impl Drop for Pool {
 }
 
 impl BlockMemory for Private {
-    fn make(&self, block_bytes: usize) -> Option<Vec<Buffer>> {
-        Some(Segment::private(block_bytes * TOGETHER).ok()?.carve(block_bytes))
+    fn make(&self, block_bytes: usize, count_max: usize) -> Option<Vec<Buffer>> {
+        Some(Segment::private(block_bytes * TOGETHER.min(count_max)).ok()?.carve(block_bytes))
     }
 
     fn end(&self, _segment: SegmentId) {}
@@ -117,8 +117,8 @@ mod tests {
     struct Counting(Mutex<Vec<SegmentId>>);
 
     impl BlockMemory for Counting {
-        fn make(&self, block_bytes: usize) -> Option<Vec<Buffer>> {
-            Private.make(block_bytes)
+        fn make(&self, block_bytes: usize, count_max: usize) -> Option<Vec<Buffer>> {
+            Private.make(block_bytes, count_max)
         }
 
         fn end(&self, segment: SegmentId) {
@@ -131,14 +131,14 @@ mod tests {
         let memory = Arc::new(Counting::default());
         let ended = || memory.0.lock().unwrap().len();
         let mut pool = Pool::new(4096, memory.clone());
-        let mut blocks: Vec<Bytes> = (0..4 * TOGETHER).map(|_| pool.take().unwrap().into()).collect();
+        let mut blocks: Vec<Bytes> = (0..4 * TOGETHER).map(|_| pool.take(TOGETHER).unwrap().into()).collect();
         let read = blocks[0].clone();
         blocks.drain(TOGETHER..).for_each(|block| pool.give(block));
         assert_eq!(ended(), 1, "so many wait to be used again");
         blocks.drain(..).for_each(|block| pool.give(block));
         assert_eq!(ended(), 1, "one is read");
         drop(read);
-        let again = pool.take().unwrap();
+        let again = pool.take(TOGETHER).unwrap();
         assert_eq!(ended(), 2);
         drop((again, pool));
         assert_eq!(ended(), 4, "each once");

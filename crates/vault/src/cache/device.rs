@@ -182,11 +182,16 @@ impl<D: Device> Cache<D> {
     }
 
     /// Bytes as they lie in memory, to be sent from there, in as many parts as blocks; none where not all are there, where
-    /// there are more than `parts_max`, or where some are being written. It counts as a READ.
+    /// there are more than `parts_max`, where some are being written, or where their blocks are far more than they: who takes no
+    /// answers keeps those. It counts as a READ.
     pub fn lookup(&mut self, at: u64, length: usize, parts_max: usize) -> Option<Vec<Bytes>> {
-        let touched = self.touched((at, length as u64));
+        let bytes = length as u64;
+        if length == 0 || at.checked_add(bytes).is_none_or(|end| end > self.geometry.bytes) {
+            return None;
+        }
+        let touched = self.touched((at, bytes));
         let (start, count) = (touched.start * self.block, touched.end - touched.start);
-        if length == 0 || count > parts_max as u64 {
+        if count > parts_max as u64 || bytes.saturating_mul(KEPT_FOR_EACH) < count * self.block {
             return None;
         }
         let part = |block: u64| {
@@ -303,7 +308,7 @@ impl<D: Device> Cache<D> {
     /// Reads a block for those who wait for it.
     fn fill(&mut self, block: u64, fill: Fill) {
         self.fills.insert(block, fill);
-        let Some(into) = self.pool.take() else {
+        let Some(into) = self.pool.take(self.blocks_max) else {
             return self.filled(block, None, Err(DeviceError::NoMemory));
         };
         let tag = self.number();
@@ -437,7 +442,7 @@ impl<D: Device> Cache<D> {
 
     /// A block with what was written over it, in memory of its own.
     fn composed(&mut self, block: u64, at: u64, from: &Bytes, is_whole: bool) -> Option<Bytes> {
-        let mut buffer = self.pool.take()?;
+        let mut buffer = self.pool.take(self.blocks_max)?;
         let (start, length) = (block * self.block, self.bytes_of(block) as usize);
         // Of a block that is written whole nothing old is left.
         if let Some(old) = self.blocks.get(&block).filter(|_| !is_whole) {
@@ -539,6 +544,8 @@ impl<D: Device> Device for Cache<D> {
 
 /// Requests in flight; more wait with the caller.
 const REQUESTS_MAX: usize = 1024;
+/// Bytes of blocks that a READ may keep, for each of its own: 8 KiB for 512 B.
+const KEPT_FOR_EACH: u64 = 16;
 /// Blocks that one hint has read.
 const HINTED_MAX: usize = 256;
 /// Bytes of a block at most.
