@@ -222,7 +222,8 @@ fn a_clean_page_is_one_fragment() {
     );
 }
 
-/// Deltas lie in the order in which they were put; a message has them in the page's (to-copy §5.3, TC-M29), each key once.
+/// Deltas lie in the order in which they were put; the list in a message's head has them in the page's (to-copy §5.3, TC-M29),
+/// each key once.
 #[test]
 fn deltas_put_in_any_order_are_sent_in_the_order_of_keys() {
     let mut table = Table::new();
