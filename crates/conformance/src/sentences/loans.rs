@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use overside_memory::Segment;
 use overside_verbs::port::{Lending, RawCompletion};
 use overside_verbs::probe::{Act, Area, Data, Piece};
+use overside_verbs::spin::DOZE;
 use overside_verbs::{Access, Loan, PortOptions, Status};
 
 use super::needs;
@@ -207,7 +208,9 @@ fn wakes(harness: &dyn Harness) -> Result<(), Stop> {
     }
     by_few(harness)?;
     by_a_read(harness)?;
+    by_timeout(harness)?;
     by_copies(harness)?;
+    copied_at_last(harness)?;
     by_wait(harness)
 }
 
@@ -235,6 +238,42 @@ fn by_few(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Less than half, and the peer does no more: whoever waits with a timeout has the report of it after that.
+fn by_timeout(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
+    let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
+    for lends in [true, false] {
+        let data = || Ok::<_, Stop>(Data::Gather(vec![from.piece(0, LEN)?]));
+        let sent = (0..8).map(|_| match lends {
+            true => pair.a.lend(QP, data()?, None),
+            false => pair.a.send(QP, data()?, None),
+        });
+        let sent = sent.collect::<Result<Vec<_>, _>>()?;
+        pair.quiet();
+        // Longer than any doze: it sleeps as deep as it can.
+        pair.a.probe.wait(None, Some(4 * DOZE))?;
+        let mut got = vec![pair.b.receive_or_loan(Some(QP), to.piece(0, LEN)?)?];
+        let first = got[0];
+        pair.b.until("a message", |end| end.has(first))?;
+        let kept = pair.b.probe.take_loan(first);
+        // What it has consumed it tells while it polls.
+        (0..TURNS).for_each(|_| pair.b.turn());
+        let limit = Instant::now() + WAKE;
+        while !pair.a.has(sent[0]) {
+            owes!(Instant::now() < limit, "one of 8 sends has completed, and no wait with a timeout brings its report");
+            pair.a.probe.wait(None, Some(2 * DOZE))?;
+            pair.a.turn();
+        }
+        drop(kept);
+        let rest = (1..8).map(|i| pair.b.receive_or_loan(Some(QP), to.piece(i * LEN, LEN)?));
+        got.extend(rest.collect::<Result<Vec<_>, _>>()?);
+        pair.finish(&sent, &got)?;
+        got.into_iter().for_each(|got| drop(pair.b.probe.take_loan(got)));
+        pair.quiet();
+    }
+    Ok(())
+}
+
 /// A READ behind a SEND that is lent is reported though the loan goes on.
 fn by_a_read(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
@@ -244,6 +283,9 @@ fn by_a_read(harness: &dyn Harness) -> Result<(), Stop> {
     pair.quiet();
     let sent = pair.a.lend(QP, Data::Gather(vec![from.piece(0, LEN)?]), None)?;
     let read = pair.a.post(QP, Act::Read(from.piece(8192, 64)?, part(token, 0, 64)), true, false)?;
+    // Behind it more of which nothing is taken.
+    let more = (0..3).map(|_| pair.a.lend(QP, Data::Gather(vec![from.piece(0, LEN)?]), None));
+    let more = more.collect::<Result<Vec<_>, _>>()?;
     pair.quiet();
     asleep(&mut pair.a)?;
     let got = pair.b.receive_or_loan(Some(QP), to.piece(4096, LEN)?)?;
@@ -251,7 +293,9 @@ fn by_a_read(harness: &dyn Harness) -> Result<(), Stop> {
     owes!(woken, "a READ has ended behind a loan that goes on, and the armed descriptor did not become readable");
     pair.until("a READ", |pair| pair.a.has(read) && pair.b.has(got))?;
     drop(pair.b.probe.take_loan(got));
-    returned(&mut pair, sent)
+    returned(&mut pair, sent)?;
+    let rest = (0..3).map(|i| pair.b.receive(Some(QP), to.piece(i * LEN, LEN)?)).collect::<Result<Vec<_>, _>>()?;
+    pair.finish(&more, &rest)
 }
 
 /// What was lent and the receiver copied is back as well: half of those wake.
@@ -271,6 +315,22 @@ fn by_copies(harness: &dyn Harness) -> Result<(), Stop> {
         let rest = rest.collect::<Result<Vec<_>, _>>()?;
         pair.finish(&sent, &[got, rest].concat())?;
     }
+    Ok(())
+}
+
+/// What was copied was not lent, though the peer ends before the sender has heard of it.
+fn copied_at_last(harness: &dyn Harness) -> Result<(), Stop> {
+    let mut pair = Pair::new(harness)?;
+    let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
+    let sent = pair.a.lend(QP, Data::Gather(vec![from.piece(0, LEN)?]), None)?;
+    pair.quiet();
+    let got = pair.b.receive(Some(QP), to.piece(0, LEN)?)?;
+    pair.b.until("a message", |end| end.has(got))?;
+    pair.b.probe.close(QP);
+    pair.a.until("a SEND", |end| end.has(sent))?;
+    pair.quiet();
+    let reports: Vec<_> = pair.a.done.iter().filter(|done| done.slot == sent).map(|done| done.lending).collect();
+    owes!(reports == [Lending::No], "a SEND that was copied before the end was reported as {reports:?}");
     Ok(())
 }
 
@@ -437,6 +497,8 @@ const OURS: u8 = 0x77;
 /// Enough for any provider to come to its bound.
 const LOANS_TRIED: usize = 1200;
 const ROUNDS: usize = 200;
+/// More than a provider polls before it tells what nobody waits for.
+const TURNS: usize = 10_000;
 /// A wake-up that takes longer is lost.
 const LATE: Duration = Duration::from_secs(1);
 /// A test executable needs a while to start on a busy machine.

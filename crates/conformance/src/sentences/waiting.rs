@@ -366,9 +366,9 @@ fn at_once(what: &str, call: impl FnOnce()) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A wake-up that takes longer is lost.
 /// What was told before is readable at once.
 const STALE: Duration = Duration::from_millis(5);
+/// A wake-up that takes longer is lost.
 pub(super) const WAKE: Duration = Duration::from_secs(1);
 /// A wait that nothing ends.
 const PAUSE: Duration = Duration::from_millis(30);

@@ -68,7 +68,8 @@ impl Borrowed {
     pub(crate) fn wait(&self) {
         let mut returns = self.lock();
         let written = returns.written;
-        if std::mem::replace(&mut returns.waited, written) != written {
+        // A lender that waits for no return saw all that came before it armed.
+        if std::mem::replace(&mut returns.waited, written) != written && self.peer.load(Word::Returns) != 0 {
             self.ring(returns, News::All);
         }
     }

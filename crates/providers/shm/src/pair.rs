@@ -70,6 +70,8 @@ pub(crate) struct Pair {
     glanced: bool,
     /// Polled by memory; else armed.
     pub(crate) hot: bool,
+    /// Among those that the port looks at while they are armed.
+    pub(crate) awaited: bool,
     /// Polls in a row that found nothing.
     pub(crate) idle: u32,
     /// A message waits for a receive.
@@ -160,6 +162,7 @@ impl Pair {
             owed: false,
             glanced: false,
             hot: false,
+            awaited: false,
             idle: 0,
             starved: false,
             wants_room: false,
@@ -374,7 +377,8 @@ impl Pair {
         }
         let Some(Link { control, consumer, .. }) = &self.link else { return true };
         let in_flight = self.send.producer.head() - self.send.producer.consumed();
-        let worth_waking_for = if self.wake_at_half { in_flight.div_ceil(2).max(1) } else { 1 };
+        let half = if self.wake_at_half { in_flight.div_ceil(2) } else { 1 };
+        let worth_waking_for = self.send.before_ended().map_or(half, |before| half.min(before)).max(1);
         // Who lends waits for the bytes to come back: that the peer has accepted them frees nothing.
         let lends_alone = self.wake_at_half && self.send.lends_alone();
         let waits = self.send.waits().filter(|_| !lends_alone);
@@ -388,14 +392,16 @@ impl Pair {
         asleep
     }
 
-    /// Whether the peer has something of ours, or is offered it.
-    pub(crate) fn lends(&self) -> bool {
-        !self.send.lent.is_empty()
+    /// Whether the peer is to consume or to return something.
+    pub(crate) fn awaits(&self) -> bool {
+        self.send.producer.head() != self.send.producer.consumed() || !self.send.lent.is_empty()
     }
 
-    /// Whether a loan is back that was not taken in.
-    pub(crate) fn any_back(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| self.send.lent.any_back(&link.control))
+    /// Whether it has done some of that, which was not taken in.
+    pub(crate) fn any_news(&self) -> bool {
+        self.link.as_ref().is_some_and(|Link { control, .. }| {
+            control.load(Word::Consumed) != self.send.producer.consumed() || self.send.lent.any_back(control)
+        })
     }
 
     /// Polled again: no doorbells.
@@ -481,6 +487,8 @@ impl Pair {
         if let Some(Link { control, .. }) = &self.link {
             // What the peer took before it ended has arrived.
             let _ = self.send.observe(control.load(Word::Consumed), &self.channel);
+            // Of what it copied it has said so.
+            let _ = self.send.lent.observe(control);
         }
         self.publish_consumed();
         // From here on nobody may rely on our memory: the word first, the holds after it.

@@ -36,8 +36,8 @@ pub(crate) struct ShmPort {
     hot: Vec<u32>,
     /// Armed queue pairs with a message that waits for a shared receive.
     starved: Vec<u32>,
-    /// Armed queue pairs that have lent something.
-    lenders: Vec<u32>,
+    /// Armed queue pairs whose peer is to consume or to return something.
+    awaited: Vec<u32>,
     receives: VecDeque<RawReceive>,
     receives_max: usize,
     /// Of queue pairs that have ended.
@@ -79,7 +79,7 @@ impl ShmPort {
             pairs: Pairs::default(),
             hot: Vec::new(),
             starved: Vec::new(),
-            lenders: Vec::new(),
+            awaited: Vec::new(),
             receives: VecDeque::new(),
             receives_max: options.shared_receives.max(1),
             reports: Reports::default(),
@@ -117,19 +117,20 @@ impl ShmPort {
         }
     }
 
-    /// Puts those that have loans back among those polled by memory: these may be too few to be woken for, for as long as the peer
-    /// keeps the rest.
-    fn heat_lenders(&mut self) {
-        let mut lenders = std::mem::take(&mut self.lenders);
-        lenders.retain(|index| {
-            let Some(pair) = self.pairs.get(*index).filter(|pair| !pair.hot && pair.lends()) else { return false };
-            let back = pair.any_back();
-            if back {
+    /// Puts those among which something was consumed or returned among those polled by memory: it may be too little to be woken for,
+    /// for as long as the peer does no more.
+    fn heat_awaited(&mut self) {
+        let mut awaited = std::mem::take(&mut self.awaited);
+        awaited.retain(|index| {
+            let Some(pair) = self.pairs.get_mut(*index) else { return false };
+            pair.awaited = !pair.hot && pair.fate.is_none() && pair.awaits() && !pair.any_news();
+            let stays = pair.awaited;
+            if !stays {
                 self.heat(*index);
             }
-            !back
+            stays
         });
-        self.lenders = lenders;
+        self.awaited = awaited;
     }
 
     /// Ends a queue pair. What is pending on it is reported by later polls.
@@ -182,7 +183,7 @@ impl ShmPort {
         let found = !ready.is_empty();
         self.ready = ready;
         self.patience = LOOK_EVERY;
-        self.heat_lenders();
+        self.heat_awaited();
         found
     }
 
@@ -190,10 +191,16 @@ impl ShmPort {
     fn read_mail(&mut self) {
         for id in self.mail.take() {
             let Some(slot) = self.segments.remove(id) else { continue };
+            let mut later = Vec::new();
             for pair in self.pairs.iter_mut().filter(|p| p.fate.is_none()) {
                 pair.send.forget(slot, id);
                 pair.send.flush_forgetting(&pair.channel);
+                if pair.send.forgets_later() {
+                    later.push(pair.index.0);
+                }
             }
+            // They are armed anew, for what this waits for.
+            later.into_iter().for_each(|index| self.heat(index));
         }
     }
 
@@ -250,8 +257,8 @@ impl ShmPort {
             if pair.starved {
                 self.starved.push(*index);
             }
-            if pair.lends() && !self.lenders.contains(index) {
-                self.lenders.push(*index);
+            if pair.awaits() && !std::mem::replace(&mut pair.awaited, true) {
+                self.awaited.push(*index);
             }
             if pair.channel.blocked() && !pair.wants_room {
                 pair.wants_room = true;

@@ -347,6 +347,23 @@ impl SendQueue {
         self.lent.offered() == self.entries.len() && !self.refused && self.forgetting.is_empty()
     }
 
+    /// How many descriptors stand before the first request that has ended behind them, if one has: a READ, say, is to be reported as
+    /// soon as they are consumed.
+    pub(crate) fn before_ended(&self) -> Option<u64> {
+        let ripe = self.ripe;
+        let unconsumed = self.producer.head() - self.producer.consumed();
+        if self.entries.len() as u64 == unconsumed + ripe {
+            return None;
+        }
+        let before = self.entries.iter().take_while(|entry| !matches!(entry.progress, Progress::Done { .. }));
+        Some((before.count() as u64).saturating_sub(ripe))
+    }
+
+    /// Whether segments are to be forgotten once the peer has consumed what names them.
+    pub(crate) fn forgets_later(&self) -> bool {
+        !self.forgetting.is_empty()
+    }
+
     /// Whether nothing can be reported and nothing told without the peer's doing.
     #[inline]
     pub(crate) fn settled(&self) -> bool {
@@ -524,6 +541,10 @@ impl Entries {
     fn first(&self) -> Option<&Entry> {
         let at = self.first & (self.places.len() - 1);
         if self.first == self.next { None } else { self.places.get(at) }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Entry> {
+        (0..self.len()).filter_map(|i| self.places.get(self.first.wrapping_add(i) & (self.places.len() - 1)))
     }
 
     #[inline]

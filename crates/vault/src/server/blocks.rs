@@ -93,7 +93,7 @@ impl Registered {
 impl BlockMemory for Registered {
     fn make(&self, block_bytes: usize, count_max: usize) -> Option<Vec<Buffer>> {
         // A volume's share may be less: many volumes together have no more than the cache.
-        let bytes = self.together.max(1).next_multiple_of(block_bytes).min(block_bytes.saturating_mul(count_max));
+        let bytes = self.together.max(1).next_multiple_of(block_bytes).min(block_bytes.saturating_mul(count_max.max(FEW)));
         let segment = Segment::shared(bytes).or_else(|_| Segment::private(bytes)).ok()?;
         let blocks = segment.carve(block_bytes);
         // What cannot be registered is copied when it is sent.
@@ -289,5 +289,7 @@ const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 /// Segments of all caches, about. Each takes a descriptor here, and a mapping of each client.
 const SEGMENTS: usize = 256;
+/// Blocks of a segment at least.
+const FEW: usize = 8;
 /// Looks at buffers that devices keep, each time that one is taken.
 const LATE_TRIES: usize = 2;
