@@ -17,17 +17,6 @@ pub const FIGURES: &str = "docs/reference/results.md";
 pub const RESULTS: &str = "results/";
 pub const BEGIN: &str = "<!-- results: made by `cargo xtask papers` -->";
 pub const END: &str = "<!-- end of results -->";
-/// What must be known of the runs of a commit, for as long as there are any.
-const REMARKS: [(&str, &str); 5] = [
-    ("3827e606", SHAPED),
-    ("3827e606", "`consolidate` begins with empty chains, so that it says too little of chains of 16 and 32."),
-    ("27187cf6", SHAPED),
-    ("27187cf6", COMPUTED),
-    ("080b3e89", COMPUTED),
-];
-const SHAPED: &str = "`transmit`, `verbs`, `shuffle` and `projection` make each list by way of a shape, dearer than its entries alone,\n\
-                      and so show too little of what gathering saves.";
-const COMPUTED: &str = "the control of `mixed` computes on one thread, where a scan has two.";
 /// The papers, by the prefix of their ids.
 const TITLES: [(&str, &str); 5] = [
     ("TC", "Kesavan, Ricci, Stutsman: *To Copy or Not to Copy: Making In-Memory Databases Fast on Modern NICs*"),
@@ -161,11 +150,6 @@ fn papers(tree: &Tree, evidence: &Evidence) -> String {
         }
     }
     out.push_str(&asked(evidence));
-    for (commit, remark) in REMARKS {
-        if evidence.results.values().any(|kept| kept.commit == commit) {
-            let _ = write!(out, "\nIn the run of {commit}: {remark}\n");
-        }
-    }
     out
 }
 
