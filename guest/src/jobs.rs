@@ -67,8 +67,8 @@ pub const JOBS: [Job; 7] = [
     Job {
         name: "scan",
         builds: &[COMMAND],
-        programs: &[("overside", "overside")],
-        borrowed: &[],
+        programs: &[("overside", "overside"), ("overside_preload", "liboverside_preload.so")],
+        borrowed: &["cp", "cmp", "dd", "dash", "sqlite3"],
         script: include_str!("scan.sh"),
         series: Series::Stable,
         machines: 1,

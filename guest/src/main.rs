@@ -9,7 +9,7 @@
 //! | test | what runs |
 //! |---|---|
 //! | `conformance` | the suite, with hostile peers and forks |
-//! | `scan` | every mode over `rdma:`, against `shm:`; a volume whose node is killed; `calibrate` |
+//! | `scan` | every mode over `rdma:`, against `shm:`; a volume, and programs' files on one, whose node is killed; `calibrate` |
 //! | `death` | either side killed |
 //! | `sockets` | unmodified programs in pairs, their connections over the device |
 //! | `apart` | redis on one machine, its own programs on the other |

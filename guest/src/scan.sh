@@ -1,6 +1,6 @@
 #!/bin/sh
-# Over rdma:, between two processes: a table scan in every mode, against the same scan over shm:; a volume; a calibration and
-# round trips.
+# Over rdma:, between two processes: a table scan in every mode, against the same scan over shm:; a volume; files of programs on
+# another one; a calibration and round trips.
 . ./test.sh
 A=rdma:127.0.0.1:7070
 
@@ -37,18 +37,21 @@ wait $!
 
 # A volume, whose client goes on over the device while the node is killed and started again.
 V=rdma:127.0.0.1:7072
+echo d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8 >key
+chmod 600 key
 serve_volume() {
     rm -f served
-    ./overside volume serve --listen $V --home home --cache 1M >served 2>&1 &
+    ./overside volume serve --listen $V --key-file key --home home --cache 1M >served 2>&1 &
     node=$!
     until_ok "the node does not listen" listens rdma
 }
 written() {
-    ./overside volume status $V/v --json >shown && grep -q '"writes_done": *[1-9]' shown
+    ./overside volume status $V/v --key-file key --json >shown && grep -q '"writes_done": *[1-9]' shown
 }
 ./overside volume create v --size 4M --on disk --home home || fail "create a volume"
+./overside volume create db --size 16M --on files --files sqlite --home home || fail "create a volume of files"
 serve_volume
-./overside volume bench $V/v --rw randrw --verify --time 3600 --json >found 2>said &
+./overside volume bench $V/v --key-file key --rw randrw --verify --time 3600 --json >found 2>said &
 client=$!
 until_ok "the volume is not written" written
 kill -9 $node
@@ -59,6 +62,44 @@ kill -INT $client
 wait $client
 [ $? = 130 ] || fail "a volume's client says: $(cat said found)"
 grep -q '"corrupt":0' found && grep -q '"reconnects":[1-9]' found || fail "a volume's client found: $(cat found)"
+
+# Programs as they are keep their files there: each process opens the device and reads the key for itself.
+D=/tmp/data
+mkdir $D
+over() { busybox timeout 300 ./overside run --volume $D=$V/db --key-file key --rdma-device rxe0 -- "$@"; }
+./overside run --volume $D=$V/db -- true && fail "a program without the key"
+over ./cp rows.csv $D/a.db || fail "cp to a volume"
+[ "$(wc -c <$D/a.db)" = 64 ] || fail "a file of a program is not on the volume"
+over ./dd if=$D/a.db of=$D/b.db bs=5000 || fail "dd from file to file of a volume"
+over ./cmp $D/b.db rows.csv || fail "a file of a volume has other bytes"
+if [ -x sqlite3 ]; then
+    over ./sqlite3 $D/s.db "create table t(i); insert into t values (70), (7); select sum(i) from t" >said || fail "sqlite3"
+    grep -qx 77 said || fail "sqlite3 says $(cat said)"
+fi
+# A program and its child write while there is no node, and go on when there is one.
+over ./dash -c "
+    exec 3>$D/c.db
+    # What it does not know it closes: the session's.
+    exec 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+    echo first >&3
+    (echo child >&3)
+    echo >begun
+    until [ -e killed ]; do /bin/sleep 0.1; done
+    echo second >&3
+    (echo grandchild >&3)
+    echo last >&3" &
+program=$!
+until_ok "a program writes no file of a volume" [ -e begun ]
+kill -9 $node
+wait $node
+echo >killed
+sleep 1
+[ -e /proc/$program ] || fail "a program does not wait for its node"
+serve_volume
+wait $program || fail "a program whose node was killed"
+# Until the node knows that the children have ended, which said nothing.
+until_ok "cp from a volume" over ./cp $D/c.db c.txt
+printf '%s\n' first child second grandchild last | cmp - c.txt || fail "files of a program are $(cat c.txt)"
 kill -INT $node
 wait $node
 

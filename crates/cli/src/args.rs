@@ -269,12 +269,19 @@ pub struct Run {
     /// Print where the library lies, for LD_PRELOAD in a service file, and run nothing.
     #[arg(long)]
     pub print_library: bool,
-    /// Keep the program's data files below the folder PREFIX on a volume that was made with --files, of a node on this host.
+    /// Keep the program's data files below the folder PREFIX on a volume that was made with --files, of a node on this host
+    /// (shm:) or another (rdma:).
     #[arg(long, value_name = "PREFIX=ADDR/NAME", conflicts_with = "print_library")]
     pub volume: Option<String>,
     /// With --volume: fence the client off that writes the volume now.
     #[arg(long, requires = "volume")]
     pub take_over: bool,
+    /// With --volume over rdma:, a file with the key that both sides have. Each process of the program reads it.
+    #[arg(long, value_name = "FILE", requires = "volume")]
+    pub key_file: Option<PathBuf>,
+    /// With --volume over rdma:, which device, as `overside devices` names it; unless said the first with an active port.
+    #[arg(long, value_name = "NAME", requires = "volume")]
+    pub rdma_device: Option<String>,
     /// The program and its arguments.
     #[arg(
         trailing_var_arg = true,

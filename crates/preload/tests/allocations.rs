@@ -152,7 +152,7 @@ fn calls_allocate_nothing() {
 
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
-    let files = format!("sqlite\n{name}\nv\n1\n{}", folder.display());
+    let files = format!("sqlite\nshm\n{name}\nv\n1\n\n\n{}", folder.display());
     let output = Command::new(exe).arg(&folder).env("LD_PRELOAD", library).env("OVERSIDE_FILES", files).output();
     let output = output.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

@@ -72,6 +72,7 @@ pub(super) const RUN_EXAMPLES: &str = "\
 Examples:
   overside run -- postgres -D data
   overside run --verbose -- psql -h localhost
+  overside run --volume data=rdma:10.0.0.1:7070/db --key-file key -- postgres -D data
   overside run --print-library";
 
 pub(super) const SERVE: &str = "\

@@ -2,10 +2,10 @@
 
 use crate::args::Run;
 use anyhow::{Context, Result, bail, ensure};
-use overside::Address;
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::client::LinkOptions;
 use overside::volume::wire::Role;
+use overside::{Address, Network};
 use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +33,7 @@ pub(super) fn run(options: &Run) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload(&library));
     if let Some(volume) = &options.volume {
-        command.env("OVERSIDE_FILES", files(volume, options.take_over)?);
+        command.env("OVERSIDE_FILES", files(volume, options)?);
     }
     if !options.verbose {
         let error = command.exec();
@@ -56,15 +56,18 @@ pub(super) fn run(options: &Run) -> Result<()> {
 /// What the library is told of files on a volume. The node is asked whether it lets such a program in.
 ///
 /// # Errors
-/// It does not, or the text names no folder and volume of this host.
-fn files(text: &str, take_over: bool) -> Result<OsString> {
+/// It does not, or the text names no folder and volume that a library can reach.
+fn files(text: &str, options: &Run) -> Result<OsString> {
     let (prefix, target) = text.split_once('=').context("write --volume PREFIX=ADDR/NAME, as data=shm:vault/db")?;
     let (address, volume) = super::volume::named(target)?;
     let parsed: Address = address.parse()?;
     ensure!(
-        !parsed.transport().is_network,
-        "--volume takes a node of this host alone, as shm:vault/{volume}; serve it there"
+        !parsed.transport().is_network || parsed.transport().has_devices,
+        "--volume takes shm: or rdma:, not {}:, whose bytes would go by the kernel's sockets, among the program's own; serve \
+         the volume on rdma:, for which soft-RoCE makes a device of any network interface",
+        parsed.transport().name
     );
+    let key_file = options.key_file.as_deref().map(std::path::absolute).transpose()?;
     let folder = std::path::absolute(prefix)?;
     // What the program makes itself, as initdb does its folder, is not there yet.
     let folder = match folder.canonicalize() {
@@ -77,11 +80,21 @@ fn files(text: &str, take_over: bool) -> Result<OsString> {
     let mut group = [0; 8];
     SystemClock.fill(&mut group)?;
     let group = u64::from_le_bytes(group).max(1);
-    let role = if take_over { Role::TakeOver } else { Role::Writer };
-    let mut client = overside::at(address).files(volume, LinkOptions { role, group, ..LinkOptions::default() })?;
+    let role = if options.take_over { Role::TakeOver } else { Role::Writer };
+    let (rdma_device, transport) = (options.rdma_device.clone(), parsed.transport().name);
+    let device = rdma_device.clone().unwrap_or_default();
+    let network = Network { key_file: key_file.clone(), rdma_device, ..Network::default() };
+    // No more memory is locked for a device than each process will lock.
+    let link = LinkOptions { role, group, receives: RECEIVES, ..LinkOptions::default() };
+    let mut client = overside::at(address).network(&network).files(volume, link)?;
     let preset = client.about()?.preset;
     client.close(CLOSING);
-    let mut told = OsString::from(format!("{}\n{}\n{volume}\n{group:x}\n", preset.name(), parsed.name()));
+    let key_file = key_file.unwrap_or_default();
+    ensure!(!key_file.as_os_str().as_bytes().contains(&b'\n'), "move the key file to a path without a line break");
+    let node = parsed.name();
+    let mut told = OsString::from(format!("{}\n{transport}\n{node}\n{volume}\n{group:x}\n{device}\n", preset.name()));
+    told.push(key_file);
+    told.push("\n");
     told.push(folder);
     Ok(told)
 }
@@ -210,6 +223,8 @@ fn told(lines: &str) -> String {
 const ELSEWHERE: &str = "move the folder with both to a path without";
 /// How long the node may take to hear that it was only asked.
 const CLOSING: Duration = Duration::from_secs(1);
+/// As many as the library has.
+const RECEIVES: usize = 16;
 const NAME: &str = "liboverside_preload.so";
 /// The library looks for this name before it writes: the number of a process that ended may be another's.
 const REPORT: &str = "overside-report";

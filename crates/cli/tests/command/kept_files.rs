@@ -371,7 +371,22 @@ fn what_cannot_be_is_one_line() {
         assert!(!output.status.success() && text.lines().count() == 1, "{text}");
         text
     };
-    assert!(line("x=tcp:127.0.0.1:9/db").contains("a node of this host alone"));
+    let tcp = line("x=tcp:127.0.0.1:9/db");
+    assert!(
+        tcp.contains("not tcp:") && tcp.contains("the kernel's sockets") && tcp.contains("serve the volume on rdma:")
+    );
+    // Whether this host has a device or not.
+    let rdma = line("x=rdma:127.0.0.1:9/db");
+    assert!(rdma.contains("RDMA device") || rdma.contains("nobody listens"), "{rdma}");
+    let with = |option: &str, value: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_overside"));
+        command.args(["run", "--volume", &format!("x={address}/db"), option, value, "--", "true"]);
+        told(&command.current_dir(&kept.folder).output().unwrap())
+    };
+    for (option, field) in [("--key-file", "key_file: "), ("--rdma-device", "rdma_device: ")] {
+        let text = with(option, "none");
+        assert!(text.contains(field) && text.contains("leave it out"), "{text}");
+    }
     assert!(line("x").contains("PREFIX=ADDR/NAME"));
     assert!(line(&format!("x={address}/none")).contains("no such volume"));
     let mut blocks = String::new();

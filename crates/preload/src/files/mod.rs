@@ -112,10 +112,12 @@ pub(crate) fn find() {
     }
 }
 
-/// A descriptor that has just come about: whether it is of a file on the volume.
+/// A descriptor that has just come about: whether it is of a file on the volume. What cannot be a placeholder needs no lock: a
+/// session's own device opens files by calls that come here, while its thread holds the lock.
 pub(crate) fn adopt(fd: c_int) -> Result<bool, c_int> {
+    let Some(inode) = state::candidate(fd) else { return Ok(false) };
     with(|state| {
-        let Some(state::Recognized { name, inode }) = state.recognize(fd)? else { return Ok(false) };
+        let Some(name) = state.recognize(fd, inode)? else { return Ok(false) };
         register(state, fd, name, inode)?;
         Ok(true)
     })

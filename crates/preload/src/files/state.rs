@@ -1,13 +1,18 @@
 //! What a process knows of its files on the volume: the session, and which are open.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, OsStr, c_int};
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::iovec;
+use overside_ibv::IbvProvider;
 use overside_shm::ShmProvider;
+use overside_verbs::handshake::Key;
 use overside_verbs::{Clock, Provider, SystemClock};
 use overside_volume::DeviceError;
 use overside_volume::client::{Files, LinkError, LinkOptions};
@@ -69,16 +74,19 @@ struct Asked {
     preset: Preset,
     /// The folder below which files are made on the volume, without links.
     prefix: Vec<u8>,
+    over: Over,
     node: String,
     volume: String,
     group: u64,
 }
 
-/// A file on the volume, behind a descriptor.
-pub(super) struct Recognized {
-    pub(super) name: Name,
-    /// Of its placeholder: device and number.
-    pub(super) inode: (u64, u64),
+/// How the node is reached.
+#[derive(Debug, PartialEq, Eq)]
+enum Over {
+    /// On this host.
+    Memory,
+    /// By an RDMA device, the first with an active port where none is named, and the key in that file.
+    Device { device: Option<String>, key_file: Option<PathBuf> },
 }
 
 struct Open {
@@ -124,12 +132,11 @@ impl State {
 
     fn connect(&self) -> Result<Files, c_int> {
         let asked = self.asked.as_ref().ok_or(libc::EIO)?;
-        let provider = ShmProvider::new().map_err(|_| libc::ENOMEM)?;
+        let provider = asked.over.provider()?;
         let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
         loop {
             let options = LinkOptions { group: asked.group, process, receives: RECEIVES, ..LinkOptions::default() };
-            let provider: std::sync::Arc<dyn Provider> = provider.clone();
-            match Files::attach(provider, &asked.node, &asked.volume, options) {
+            match Files::attach(provider.clone(), &asked.node, &asked.volume, options) {
                 Ok(client) => return Ok(client),
                 // It is there again soon.
                 Err(LinkError::Verbs(_) | LinkError::Refused(Status::Full)) => {
@@ -263,17 +270,10 @@ impl State {
         self.shared();
     }
 
-    /// Whether a descriptor is of a placeholder: which file, and which inode.
-    pub(super) fn recognize(&self, fd: c_int) -> Result<Option<Recognized>, c_int> {
-        let Ok(stat) = rustix::fs::fstat(borrowed(fd)) else { return Ok(None) };
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size != BYTES as i64 {
-            return Ok(None);
-        }
-        let inode = (stat.st_dev, stat.st_ino);
-        let known = self.known(inode);
-        let found = |name| Ok(Some(Recognized { name, inode }));
-        if let Some(name) = known {
-            return found(name);
+    /// Whether a candidate's descriptor is of a placeholder, and which file.
+    pub(super) fn recognize(&self, fd: c_int, inode: (u64, u64)) -> Result<Option<Name>, c_int> {
+        if let Some(name) = self.known(inode) {
+            return Ok(Some(name));
         }
         let mut text = [0; BYTES];
         // Through itself, where that can be: closing another one would give up the program's locks.
@@ -285,7 +285,7 @@ impl State {
         });
         // What cannot be looked into may be a placeholder, and must not be written over.
         match read.map_err(Errno::raw_os_error)? {
-            BYTES => Name::parse(&text).map_or(Ok(None), found),
+            BYTES => Ok(Name::parse(&text)),
             _ => Ok(None),
         }
     }
@@ -419,19 +419,55 @@ impl State {
 }
 
 impl Asked {
-    /// Lines: preset, folder, the node's part of its address, volume, group.
+    /// Lines: preset, the transport of the node's address, the rest of that, volume, group, device, the key's file, folder.
     fn parse(value: &[u8]) -> Option<Asked> {
         let mut lines = value.split(|byte| *byte == b'\n');
         let mut text = || std::str::from_utf8(lines.next()?).ok();
         let preset = Preset::parse(text()?)?;
+        let transport = text()?;
         let (node, volume, group) = (text()?.to_owned(), text()?.to_owned(), u64::from_str_radix(text()?, 16).ok()?);
+        let device = Some(text()?).filter(|device| !device.is_empty()).map(str::to_owned);
+        let key_file = lines.next()?;
+        let key_file = (!key_file.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(key_file)));
+        let over = match transport {
+            "shm" if device.is_none() && key_file.is_none() => Over::Memory,
+            "rdma" => Over::Device { device, key_file },
+            _ => return None,
+        };
         // The last one: a folder may be called anything.
         let mut prefix = lines.collect::<Vec<_>>().join(&b'\n');
         while prefix.last() == Some(&b'/') {
             prefix.pop();
         }
-        Some(Asked { preset, prefix, node, volume, group })
+        Some(Asked { preset, prefix, over, node, volume, group })
     }
+}
+
+impl Over {
+    /// A provider of this process's own: what a parent has opened is not its child's. The key is read each time, so that no program
+    /// finds it in its environment.
+    fn provider(&self) -> Result<Arc<dyn Provider>, c_int> {
+        let Over::Device { device, key_file } = self else {
+            return Ok(ShmProvider::new().map_err(|_| libc::ENOMEM)?);
+        };
+        let key = key_file.as_deref().map(Key::from_file).transpose().map_err(|_| {
+            tell("attach", "this process may not read the key file, or others may");
+            libc::EIO
+        })?;
+        let options = overside_ibv::Options { device: device.clone(), key, ..Default::default() };
+        let provider = IbvProvider::with_options(options).map_err(|_| {
+            tell("attach", "this process cannot open the RDMA device");
+            libc::EIO
+        })?;
+        Ok(provider)
+    }
+}
+
+/// The inode of what may be a placeholder, by its kind and length.
+pub(super) fn candidate(fd: c_int) -> Option<(u64, u64)> {
+    let stat = rustix::fs::fstat(borrowed(fd)).ok()?;
+    let may_be = stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_size == BYTES as i64;
+    may_be.then_some((stat.st_dev, stat.st_ino))
 }
 
 impl State {
@@ -675,10 +711,32 @@ mod tests {
 
     #[test]
     fn what_the_environment_says_is_taken_or_refused() {
-        let asked = Asked::parse(b"sqlite\nvault\ndb\n1f\n/srv/a\nb//").unwrap();
+        let asked = Asked::parse(b"sqlite\nshm\nvault\ndb\n1f\n\n\n/srv/a\nb//").unwrap();
         assert_eq!((asked.preset, asked.group, &asked.prefix[..]), (Preset::Sqlite, 31, &b"/srv/a\nb"[..]));
-        for wrong in [&b""[..], b"sqlite", b"other\nvault\ndb\n1\n/", b"sqlite\nvault\ndb\nx\n/"] {
+        assert_eq!((asked.over, &*asked.node), (Over::Memory, "vault"));
+        let asked = Asked::parse(b"sqlite\nrdma\n10.0.0.1:7\ndb\n1\nrxe0\n/k\n/").unwrap();
+        let (device, key_file) = (Some("rxe0".to_owned()), Some(PathBuf::from("/k")));
+        assert_eq!((asked.over, &*asked.node), (Over::Device { device, key_file }, "10.0.0.1:7"));
+        for wrong in [
+            &b""[..],
+            b"sqlite",
+            b"other\nshm\nvault\ndb\n1\n\n\n/",
+            b"sqlite\nshm\nvault\ndb\nx\n\n\n/",
+            b"sqlite\nshm\nvault\ndb\n1\n\n/k\n/",
+            b"sqlite\ntcp\n10.0.0.1:7\ndb\n1\n\n/k\n/",
+        ] {
             assert!(Asked::parse(wrong).is_none());
         }
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_not_taken() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, (0..64u8).map(|i| i.wrapping_mul(97) ^ 0x5a).collect::<Vec<_>>()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let over = Over::Device { device: None, key_file: Some(path) };
+        assert_eq!(over.provider().err(), Some(libc::EIO));
     }
 }
