@@ -93,7 +93,8 @@ impl Registered {
 impl BlockMemory for Registered {
     fn make(&self, block_bytes: usize, count_max: usize) -> Option<Vec<Buffer>> {
         // A volume's share may be less: many volumes together have no more than the cache.
-        let bytes = self.together.max(1).next_multiple_of(block_bytes).min(block_bytes.saturating_mul(count_max.max(FEW)));
+        let bytes =
+            self.together.max(1).next_multiple_of(block_bytes).min(block_bytes.saturating_mul(count_max.max(FEW)));
         let segment = Segment::shared(bytes).or_else(|_| Segment::private(bytes)).ok()?;
         let blocks = segment.carve(block_bytes);
         // What cannot be registered is copied when it is sent.
