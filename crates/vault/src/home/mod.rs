@@ -9,6 +9,7 @@ mod place;
 mod remote;
 mod repair;
 mod superblock;
+mod unfinished;
 
 #[doc(hidden)]
 pub use hostile::{fuzz_superblock, seeds_superblock};
@@ -32,6 +33,7 @@ use description::Description;
 use making::{make_members, side_of};
 use overside_volume::files::Preset;
 use remote::Reached;
+use unfinished::Unfinished;
 
 /// The volumes that a node knows.
 #[derive(Clone, Debug)]
@@ -197,7 +199,7 @@ impl Home {
     }
 
     /// Makes a volume: its members first, each whole under its name, then the file that says that there is one.
-    /// What fails in the middle leaves nothing.
+    /// What fails in the middle leaves nothing; what is killed there leaves members that the next one takes away.
     ///
     /// # Errors
     /// The name or a member is taken, the members make no volume, or a disk is full.
@@ -224,6 +226,8 @@ impl Home {
             let why = format!("a volume of files has at least {} bytes (--size)", files::BYTES_MIN);
             return Err(HomeError::Member { path: description, why });
         }
+        unfinished::sweep(&self.folder);
+        let _note = Unfinished::note(&self.folder, creation)?;
         let (written, mut made) = make_members(creation, &description, self.around(clock))?;
         // Before it is written down, it has to open.
         let parsed = Description::parse(&description, &written.text())?;

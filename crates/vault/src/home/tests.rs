@@ -481,3 +481,44 @@ fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
     let refused = home.replace("pg", &first, &Place::File(folder.path().join("x")), &clock()).unwrap_err();
     assert!(refused.to_string().contains("cannot do without"), "{refused}");
 }
+
+/// A creation is killed between its members and the file that says that there is a volume, or just behind that.
+#[test]
+fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let (clock, three) = (clock(), creation(folder.path(), LayoutKind::Parity, 3));
+    let note = home.folder().join(format!("pg{}", unfinished::NOTE_SUFFIX));
+    let members: Vec<PathBuf> = three.members.iter().map(|place| place.path().unwrap().to_path_buf()).collect();
+    let there = || members.iter().map(|member| member.exists()).collect::<Vec<_>>();
+    let held = Unfinished::note(home.folder(), &three).unwrap();
+    let (_, made) = make_members(&three, &home.path("pg"), home.around(&clock)).unwrap();
+    std::mem::forget(made);
+    let other = Creation { name: "other".to_owned(), id: *b"another's id    ", ..three.clone() };
+    let refused = home.create(&other, &clock).unwrap_err().to_string();
+    assert!(refused.contains("is there already"), "{refused}");
+    let refused = home.create(&three, &clock).unwrap_err().to_string();
+    assert!(refused.contains("is being made by another process"), "{refused}");
+    assert_eq!(there(), [true; 3], "its maker lives");
+    let text = fs::read(&note).unwrap();
+    drop(held);
+    assert!(!note.exists());
+
+    fs::write(&note, &text).unwrap();
+    fs::write(&members[1], "a stranger's").unwrap();
+    assert!(home.create(&other, &clock).is_err());
+    assert_eq!((there(), note.exists()), (vec![false, true, false], false));
+    assert_eq!(fs::read(&members[1]).unwrap(), b"a stranger's");
+    fs::remove_file(&members[1]).unwrap();
+
+    home.create(&three, &clock).unwrap();
+    assert!(!note.exists());
+    fs::write(&note, &text).unwrap();
+    // Cut before its end it says nothing.
+    fs::write(home.folder().join(format!("cut{}", unfinished::NOTE_SUFFIX)), &text[..text.len() - 1]).unwrap();
+    let memory = Creation { members: vec![Place::Memory(None)], layout: LayoutKind::Concat, ..other };
+    home.create(&memory, &clock).unwrap();
+    assert_eq!((there(), note.exists()), (vec![true; 3], false));
+    home.device("pg", &clock).unwrap();
+    assert_eq!(home.list().unwrap(), ["other", "pg"]);
+}

@@ -575,7 +575,10 @@ impl Core {
 
     fn count(&mut self, work: &Work, is_done: bool) {
         let counts = &mut self.counts;
-        counts.failed += u64::from(!is_done);
+        if !is_done {
+            counts.failed += 1;
+            return;
+        }
         match work {
             Work::Read { length, .. } => {
                 counts.reads += 1;

@@ -1,0 +1,110 @@
+//! What a creation that was killed leaves. A note names the members before the first of them is made; who finds one that nobody
+//! holds takes the members away.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use overside_disk::BLOCK_BYTES;
+
+use super::description::Description;
+use super::making::side_of;
+use super::{Creation, HomeError, INTENTS_SUFFIX, SUFFIX, Superblock, of};
+
+/// The note of a creation, held for as long as it lasts.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    path: PathBuf,
+    _held: File,
+}
+
+impl Unfinished {
+    /// Notes what is to be made.
+    ///
+    /// # Errors
+    /// Another process is making a volume of this name, or the note cannot be written.
+    pub(super) fn note(folder: &Path, creation: &Creation) -> Result<Unfinished, HomeError> {
+        let path = folder.join(format!("{}{NOTE_SUFFIX}", creation.name));
+        let mut file =
+            File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(of(&path))?;
+        if !is_held(&file, &path)? {
+            let why = "is being made by another process; wait for it".to_owned();
+            return Err(HomeError::Refused { name: creation.name.clone(), why });
+        }
+        let mut text: String = creation.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        for member in creation.members.iter().filter_map(|place| place.path()) {
+            let member = std::path::absolute(member).map_err(of(member))?;
+            // One that cannot be written down is refused before it is made.
+            text.extend(member.to_str().map(|member| format!("\n{member}")));
+        }
+        text.push_str(END);
+        file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(of(&path))?;
+        file.sync_all().and_then(|()| File::open(folder)?.sync_all()).map_err(of(&path))?;
+        Ok(Unfinished { path, _held: file })
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Takes away what creations left that are no more. What cannot be looked at stays for the next time.
+pub(super) fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if let Some(name) = entry.file_name().to_str().and_then(|file| file.strip_suffix(NOTE_SUFFIX)) {
+            let _ = take_away(folder, name, &path);
+        }
+    }
+}
+
+fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
+    let mut file = File::options().read(true).write(true).open(path).map_err(of(path))?;
+    if !is_held(&file, path)? {
+        return Ok(());
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(of(path))?;
+    // Without an end it was killed before it made anything.
+    if let Some((id, members)) = text.strip_suffix(END).map(|text| text.split_once('\n').unwrap_or((text, ""))) {
+        let is_its = |found: &[u8; 16]| found.iter().map(|byte| format!("{byte:02x}")).collect::<String>() == id;
+        let volume = Description::read(&folder.join(format!("{name}{SUFFIX}")))?;
+        // It came about, and only the note was left.
+        if !volume.as_ref().is_some_and(|volume| is_its(&volume.id)) {
+            for member in members.lines().map(Path::new) {
+                // Whatever else lies there is a stranger's.
+                if superblock(member).is_some_and(|superblock| is_its(&superblock.id)) {
+                    fs::remove_file(member).map_err(of(member))?;
+                    let _ = fs::remove_file(side_of(member));
+                }
+            }
+        }
+        if volume.is_none() {
+            let _ = fs::remove_file(folder.join(format!("{name}{INTENTS_SUFFIX}")));
+        }
+    }
+    fs::remove_file(path).map_err(of(path))
+}
+
+fn superblock(member: &Path) -> Option<Superblock> {
+    let mut block = [0; BLOCK_BYTES];
+    File::open(member).ok()?.read_exact(&mut block).ok()?;
+    Superblock::parse(&block).ok()
+}
+
+/// Whether this process has it now, under its name, and no other.
+fn is_held(file: &File, path: &Path) -> Result<bool, HomeError> {
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(of(path)(error)),
+    }
+    let own = file.metadata().map_err(of(path))?;
+    Ok(fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())))
+}
+
+pub(super) const NOTE_SUFFIX: &str = ".making";
+const END: &str = "\nend\n";
