@@ -175,5 +175,10 @@ mod tests {
             let error = checked.unwrap_err().to_string();
             assert!(error.contains(told), "{name}: {error}");
         }
+        // A NUL among a text's first characters is one of them.
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"id,name\n1,a\0b\n").unwrap();
+        let csv = Format::of(Path::new("a.csv")).and_then(|format| format.checked(&file));
+        assert!(csv.is_ok());
     }
 }

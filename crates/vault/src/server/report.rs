@@ -54,7 +54,8 @@ impl Node {
         let stale = members.iter().filter(|member| member.stale).count();
         let mut reasons = Vec::new();
         if stale != 0 {
-            let mend = "`overside volume repair` mends them once the node has ended";
+            let mend =
+                "they get them as soon as they can be written, or by `overside volume repair` when the node has ended";
             reasons.push(format!("{stale} of {} members have missed writes; {mend}", members.len()));
         }
         for (number, (place, _)) in
