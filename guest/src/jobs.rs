@@ -87,7 +87,7 @@ pub const JOBS: [Job; 7] = [
     Job {
         name: "sockets",
         builds: &[PAIRS],
-        programs: &[("pairs", "pairs"), ("overside_preload", "liboverside_preload.so")],
+        programs: &[("pairs", "pairs"), ("allocations", "allocations"), ("overside_preload", "liboverside_preload.so")],
         borrowed: &[],
         script: include_str!("sockets.sh"),
         series: Series::Stable,
@@ -139,7 +139,8 @@ pub const POWER: Job = Job {
 /// Optimised: the processor is emulated. All at once, as `.ci/run` has them: a package alone has dependencies with other
 /// features, and would be built again.
 const COMMAND: &[&str] = &["build", "--release", "--bins", "--lib", "--examples"];
-const PAIRS: &[&str] = &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs"];
+const PAIRS: &[&str] =
+    &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs", "--test", "allocations"];
 
 /// Builds a job's programs and packs them with their libraries; where the archive is.
 pub fn pack(root: &Path, folder: &Path, job: &Job) -> Result<PathBuf> {

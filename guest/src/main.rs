@@ -11,7 +11,7 @@
 //! | `conformance` | the suite, with hostile peers and forks |
 //! | `scan` | every mode over `rdma:`, against `shm:`; a volume, and programs' files on one, whose node is killed; `calibrate` |
 //! | `death` | either side killed |
-//! | `sockets` | unmodified programs in pairs, their connections over the device |
+//! | `sockets` | unmodified programs in pairs, their connections over the device; calls on files, which allocate nothing |
 //! | `apart` | redis on one machine, its own programs on the other |
 //! | `between` | two machines, a wire and a key: every verb, a declared region, scans; delays, resets, a cut wire |
 //! | `ublk` | a volume as a block device, on a later kernel: fio and ext4 while node and server are killed |

@@ -9,13 +9,15 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use overside_ibv::IbvProvider;
 use overside_service::{Listening, ServiceOptions};
 use overside_shm::ShmProvider;
 use overside_vault::cache::CacheOptions;
 use overside_vault::server::{About, Node, NodeOptions};
-use overside_verbs::SystemClock;
+use overside_verbs::{Provider, SystemClock};
 use overside_volume::MemoryDevice;
 use overside_volume::files::Preset;
 
@@ -142,17 +144,26 @@ fn calls_allocate_nothing() {
     let exe = std::env::current_exe().unwrap();
     let library = exe.parent().unwrap().join("liboverside_preload.so");
     assert!(library.exists(), "{} is built with this test", library.display());
-    let name = format!("allocations-{}", std::process::id());
+    // In the guest: the same over an RDMA device.
+    let device = std::env::var("OVERSIDE_ALLOCATIONS_DEVICE").ok();
+    let (provider, transport, name): (Arc<dyn Provider>, _, _) = match &device {
+        None => (ShmProvider::new().unwrap(), "shm", format!("allocations-{}", std::process::id())),
+        Some(_) => {
+            let options = overside_ibv::Options { device: device.clone(), ..Default::default() };
+            (IbvProvider::with_options(options).unwrap(), "rdma", "127.0.0.1:7074".to_owned())
+        }
+    };
     let cache = CacheOptions { bytes: 4 << 20, ..CacheOptions::default() };
     let node = Node::new(SystemClock::handle(), NodeOptions { cache, ..NodeOptions::default() }).unwrap();
     let about = About { files: Some(Preset::Sqlite), ..About::default() };
     node.add_described("v", Box::new(MemoryDevice::new(16 << 20).unwrap()), about, None).unwrap();
-    let listening = Listening::open(ShmProvider::new().unwrap(), &[&*name]).unwrap();
+    let listening = Listening::open(provider, &[&*name]).unwrap();
     let _served = node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap();
 
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
-    let files = format!("sqlite\nshm\n{name}\nv\n1\n\n\n{}", folder.display());
+    let device = device.unwrap_or_default();
+    let files = format!("sqlite\n{transport}\n{name}\nv\n1\n{device}\n\n{}", folder.display());
     let output = Command::new(exe).arg(&folder).env("LD_PRELOAD", library).env("OVERSIDE_FILES", files).output();
     let output = output.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

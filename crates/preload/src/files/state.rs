@@ -136,6 +136,9 @@ impl State {
         let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
         loop {
             let options = LinkOptions { group: asked.group, process, receives: RECEIVES, ..LinkOptions::default() };
+            // What a device's node reads from here by itself is asked for by messages that the heap holds; a copy needs none.
+            let registration = options.registration.filter(|_| asked.over == Over::Memory);
+            let options = LinkOptions { registration, ..options };
             match Files::attach(provider.clone(), &asked.node, &asked.volume, options) {
                 Ok(client) => return Ok(client),
                 // It is there again soon.
