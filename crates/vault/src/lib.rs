@@ -12,22 +12,22 @@
 //!
 //! # The way of a request
 //!
-//! A worker of [`server`] takes a message. It finds the client that the message is of, over whatever
-//! connection it came, and books the request under its number. What the cache holds of a READ is sent
-//! from where it lies. Everything else goes to the volume's device: the cache, under it the array,
-//! under it the members. The worker takes what has ended and sends the answer; where no worker waits
-//! for the volume, a thread of its own does.
+//! A worker of [`server`] takes a message. It finds the client that the message is of, over
+//! whatever connection it came, and books the request under its number. What the cache holds of
+//! a READ is sent from where it lies. Everything else goes to the volume's device: the cache,
+//! under it the array, under it the members. The worker takes what has ended and sends the
+//! answer; where no worker waits for the volume, a thread of its own does.
 //!
 //! # What always holds
 //!
-//! - A request is carried out once in one life of the node, however often its client sends it. READs
-//!   alone may be carried out again.
-//! - Nothing of a client's earlier session is admitted once a later one is, and what had been admitted
-//!   has ended before.
-//! - A block that is being sent is never written: it is replaced. Nor does a client write into memory
-//!   of the node.
-//! - What is acknowledged is as durable as the way of writing says, and a later life of the node finds
-//!   it.
+//! - A request is carried out once in one life of the node, however often its client sends it.
+//!   READs alone may be carried out again.
+//! - Nothing of a client's earlier session is admitted once a later one is, and what had been
+//!   admitted has ended before.
+//! - A block that is being sent is never written: it is replaced. Nor does a client write into
+//!   memory of the node.
+//! - What is acknowledged is as durable as the way of writing says, and a later life of the
+//!   node finds it.
 //! - One volume has one writer. Who was fenced off can write no more.
 //!
 //! Time, threads and disks come from traits, so that a simulation can run a node.
