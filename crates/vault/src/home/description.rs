@@ -186,7 +186,7 @@ impl Description {
             };
         }
         let _ = writeln!(text, "layout {} {} {}", self.layout.name(), self.stripe, self.bytes);
-        let id: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = id_text(&self.id);
         let _ = writeln!(text, "id {id}");
         self.stale.iter().for_each(|member| _ = writeln!(text, "stale {member}"));
         for LostRange { member, at, length, kept } in &self.lost {
@@ -233,6 +233,11 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     file.publish()?;
     // Its name, too.
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// A volume's id, as text.
+pub(super) fn id_text(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const FIRST: &str = "overside-volume 1";

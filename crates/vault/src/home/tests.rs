@@ -514,6 +514,10 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     home.create(&three, &clock).unwrap();
     assert!(!note.exists());
     fs::write(&note, &text).unwrap();
+    // Where another volume's members are now, those are a stranger's, too.
+    let gone = String::from_utf8(text.clone()).unwrap().replacen("30313233", "33323130", 1);
+    assert_ne!(gone.as_bytes(), text);
+    fs::write(home.folder().join(format!("gone{}", unfinished::NOTE_SUFFIX)), gone).unwrap();
     // Cut before its end it says nothing.
     fs::write(home.folder().join(format!("cut{}", unfinished::NOTE_SUFFIX)), &text[..text.len() - 1]).unwrap();
     let memory = Creation { members: vec![Place::Memory(None)], layout: LayoutKind::Concat, ..other };

@@ -6,11 +6,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use overside_disk::BLOCK_BYTES;
-
-use super::description::Description;
+use super::description::{Description, id_text};
 use super::making::side_of;
-use super::{Creation, HomeError, INTENTS_SUFFIX, SUFFIX, Superblock, of};
+use super::repair::superblock;
+use super::{Creation, HomeError, INTENTS_SUFFIX, SUFFIX, of};
 
 /// The note of a creation, held for as long as it lasts.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ impl Unfinished {
             let why = "is being made by another process; wait for it".to_owned();
             return Err(HomeError::Refused { name: creation.name.clone(), why });
         }
-        let mut text: String = creation.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut text = id_text(&creation.id);
         for member in creation.members.iter().filter_map(|place| place.path()) {
             let member = std::path::absolute(member).map_err(of(member))?;
             // One that cannot be written down is refused before it is made.
@@ -70,13 +69,13 @@ fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
     file.read_to_string(&mut text).map_err(of(path))?;
     // Without an end it was killed before it made anything.
     if let Some((id, members)) = text.strip_suffix(END).map(|text| text.split_once('\n').unwrap_or((text, ""))) {
-        let is_its = |found: &[u8; 16]| found.iter().map(|byte| format!("{byte:02x}")).collect::<String>() == id;
+        let is_its = |found: &[u8; 16]| id_text(found) == id;
         let volume = Description::read(&folder.join(format!("{name}{SUFFIX}")))?;
         // It came about, and only the note was left.
         if !volume.as_ref().is_some_and(|volume| is_its(&volume.id)) {
             for member in members.lines().map(Path::new) {
                 // Whatever else lies there is a stranger's.
-                if superblock(member).is_some_and(|superblock| is_its(&superblock.id)) {
+                if superblock(member).is_ok_and(|superblock| is_its(&superblock.id)) {
                     fs::remove_file(member).map_err(of(member))?;
                     let _ = fs::remove_file(side_of(member));
                 }
@@ -87,12 +86,6 @@ fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
         }
     }
     fs::remove_file(path).map_err(of(path))
-}
-
-fn superblock(member: &Path) -> Option<Superblock> {
-    let mut block = [0; BLOCK_BYTES];
-    File::open(member).ok()?.read_exact(&mut block).ok()?;
-    Superblock::parse(&block).ok()
 }
 
 /// Whether this process has it now, under its name, and no other.
