@@ -52,7 +52,8 @@ impl Pair {
             }
         };
         let len = fragments.iter().map(|f| u64::from(f.len)).sum();
-        if len > token.len {
+        // Of a peer that has gone the memory is its owner's again: nothing is to change there.
+        if len > token.len || self.check_open().is_err() {
             return REFUSED;
         }
         let Some(Reach::Write(window)) = self.grants.reach(token, Access::REMOTE_WRITE, len) else { return REFUSED };
@@ -88,7 +89,7 @@ impl Pair {
         operation: impl FnOnce(&std::sync::atomic::AtomicU64) -> u64,
     ) -> Outcome {
         self.learn(token.rkey);
-        if token.len < 8 {
+        if token.len < 8 || self.check_open().is_err() {
             return REFUSED;
         }
         match self.grants.reach(token, Access::REMOTE_ATOMIC, 8) {

@@ -206,17 +206,28 @@ fn atomics_of_two_processes_worth_of_threads_lose_no_addition() {
     assert_eq!(window.word(8).unwrap().load(Ordering::Relaxed), 40_000);
 }
 
-/// Memory of a peer that has gone is its owner's again, whoever still has it mapped: what is read there is no answer.
+/// Memory of a peer that has gone is its owner's again, whoever still has it mapped: what is read there is no answer, and nothing is
+/// written there.
 #[test]
-fn a_read_of_a_peer_that_has_closed_is_no_success() {
-    let (mut a, to_b, b, _) = attached();
-    let (window, token) = grant(&b, Access::from_bits(ALL));
-    let at = RemoteToken { len: 64, ..token };
-    a.post(to_b, vec![WorkRequest::read(0, sink(64), Remote::new(at))]);
-    assert_eq!(a.completions(1)[0].status, Status::Success);
-    drop(b);
-    window.write(0, b"something else").unwrap();
-    a.post(to_b, vec![WorkRequest::read(1, sink(64), Remote::new(at))]);
-    let done = a.completions(1);
-    assert!(done.iter().all(|completion| completion.status != Status::Success), "{done:?}");
+fn memory_of_a_peer_that_has_closed_is_neither_read_nor_written() {
+    for late in 0..3 {
+        let (mut a, to_b, b, _) = attached();
+        let (window, token) = grant(&b, Access::from_bits(ALL));
+        let (at, word) = (RemoteToken { len: 64, ..token }, RemoteToken { len: 8, ..token });
+        let request = |id| match late {
+            0 => WorkRequest::read(id, sink(64), Remote::new(at)),
+            1 => WorkRequest::write(id, foreign(b"too late"), Remote::new(at)),
+            _ => WorkRequest::fetch_add(id, Remote::new(word), 1),
+        };
+        a.post(to_b, vec![request(0)]);
+        assert_eq!(a.completions(1)[0].status, Status::Success);
+        drop(b);
+        window.write(0, b"something else").unwrap();
+        a.post(to_b, vec![request(1)]);
+        let done = a.completions(1);
+        assert!(done.iter().all(|completion| completion.status != Status::Success), "{done:?}");
+        let mut found = [0; 14];
+        window.read(0, &mut found).unwrap();
+        assert_eq!(&found, b"something else");
+    }
 }
