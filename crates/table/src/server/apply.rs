@@ -204,6 +204,7 @@ fn delete_from<'k>(
                     table.note_change(stamp);
                 }
                 change.record(stamp, table.id, log::Change::Delete { key });
+                table.chains.changed(1, &table.tree);
                 Ok(true)
             }
             Ok((false, stamp)) => {

@@ -126,7 +126,7 @@ fn how_pages_travelled_is_said_and_sets_the_length_of_chains() {
     put(&mut client, &table, 0..20_000, 1, 100);
     let fresh = client.choices(&table).unwrap().unwrap();
     assert_eq!((fresh.pages, fresh.chain_max), ([0; 4], 8));
-    let mut scanned = |mode: Mode, pages: u64| {
+    let scanned = |client: &mut Client, mode: Mode, pages: u64| {
         let (mut sent, at) = (0, MODES.iter().position(|own| *own == mode).unwrap());
         while sent < pages {
             let options = ScanOptions { mode, ..ScanOptions::default() };
@@ -136,13 +136,16 @@ fn how_pages_travelled_is_said_and_sets_the_length_of_chains() {
         }
         (sent, client.choices(&table).unwrap().unwrap())
     };
-    let (copied, after) = scanned(Mode::Copy, 600);
+    let (copied, after) = scanned(&mut client, Mode::Copy, 600);
     assert_eq!((after.pages, after.chain_max), ([copied, 0, 0, 0], 4), "they are merged each time");
-    let (gathered, after) = scanned(Mode::Gather, 600);
+    let (gathered, after) = scanned(&mut client, Mode::Gather, 600);
     assert_eq!((after.pages, after.chain_max), ([copied, gathered, 0, 0], 8));
-    assert_eq!(scanned(Mode::Copy, 600).1.chain_max, 4);
+    assert_eq!(scanned(&mut client, Mode::Copy, 600).1.chain_max, 4);
     put(&mut client, &table, 0..20_000, 2, 100);
     assert_eq!(client.choices(&table).unwrap().unwrap().chain_max, 8, "more is changed than read");
+    assert_eq!(scanned(&mut client, Mode::Copy, 600).1.chain_max, 4);
+    (0..600).for_each(|key| assert!(client.delete(&table, &[ValueRef::UInt64(key)]).unwrap()));
+    assert_eq!(client.choices(&table).unwrap().unwrap().chain_max, 8, "what is deleted is changed, too");
     let prices = client.prices().unwrap().unwrap();
     assert_eq!(prices.source, "default");
     assert!(prices.pieces.iter().all(|piece| piece.copied_ns.0 > 0.0 && piece.gathered_ns.0 > 0.0), "{prices:?}");
