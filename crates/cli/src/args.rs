@@ -18,7 +18,7 @@ pub use over::Over;
 pub use volume::{
     AnyVolume, Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, Detach, HomeDir, MemberKeys,
     OneVolume, RecordTrace, RepairVolume, ReplaceMember, ReplayTrace, ResizeVolume, ServeVolumes, Trace, TraceCommand,
-    Volume, VolumeCommand, VolumeStatus,
+    Volume, VolumeCommand, VolumeStatus, Ways,
 };
 
 /// Tables in memory, scanned in bulk by other processes.

@@ -48,4 +48,4 @@ pub use raid::{Health, LostRange, MemberState, Raid};
 pub use raid::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
 pub use sectors::Sectors;
 pub use sums::{SumPlaces, Sums};
-pub use wait::{Waiter, complete, wait};
+pub use wait::{Completions, Waiter, complete, wait};

@@ -27,16 +27,34 @@ pub fn wait(device: &mut dyn Device, clock: &dyn Clock, until: Option<Instant>) 
 /// all who wait ([`overside_verbs::spin`]).
 #[derive(Debug)]
 pub struct Waiter {
+    how: Completions,
     spin: Spin,
+}
+
+/// How a caller learns of what has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Completions {
+    /// It polls before it sleeps where that has paid of late.
+    #[default]
+    Auto,
+    /// It sleeps until its descriptor is readable.
+    Interrupt,
+    /// It polls, and never sleeps.
+    Poll,
 }
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        Waiter { spin: Spin::new(SPIN) }
+        Waiter::new(Completions::Auto)
     }
 }
 
 impl Waiter {
+    /// One that waits so.
+    pub fn new(how: Completions) -> Waiter {
+        Waiter { how, spin: Spin::new(SPIN) }
+    }
+
     /// Polls `device`, and waits until it has something to give back or wants to be polled, at most until `until`. It
     /// may return earlier. How many completions were appended.
     ///
@@ -52,6 +70,23 @@ impl Waiter {
         let found = device.poll(out);
         if found > 0 {
             return Ok(found);
+        }
+        match self.how {
+            Completions::Auto => {}
+            Completions::Interrupt => {
+                wait(device, clock, until)?;
+                return Ok(device.poll(out));
+            }
+            Completions::Poll => {
+                for _ in 0..POLLS_MAX {
+                    let found = device.poll(out);
+                    if found > 0 || until.is_some_and(|until| clock.now() >= until) {
+                        return Ok(found);
+                    }
+                    std::hint::spin_loop();
+                }
+                return Ok(0);
+            }
         }
         let how = self.spin.begin(Expects::Answer);
         if let Wait::Poll(budget) = how {
@@ -184,6 +219,14 @@ mod tests {
             all += device.since;
         }
         (clock.1.load(Ordering::SeqCst) / 3, all)
+    }
+
+    #[test]
+    fn who_says_how_it_waits_polls_alone_or_sleeps_at_once() {
+        let (sleeps, polls) = took(&mut Waiter::new(Completions::Poll), 3 * POLLS_MAX, 5);
+        assert_eq!((sleeps, polls), (0, 5 * (3 * POLLS_MAX + 1)), "who polls never sleeps");
+        let (sleeps, polls) = took(&mut Waiter::new(Completions::Interrupt), 100, 50);
+        assert_eq!((sleeps, polls), (50, 50 * 2), "who sleeps looks once before and once after");
     }
 
     #[test]

@@ -191,6 +191,15 @@ pub struct OneVolume {
     pub network: Wire,
 }
 
+/// How requests and their bytes get from a client to its node.
+#[derive(Debug, Args)]
+pub struct Ways {
+    /// How the bytes of writes get to the node. copied: in the request. The others register this process's memory, and the
+    /// node reads it: once for good, each for one write, regions for a thousand. auto: copied or regions, by price.
+    #[arg(long, value_name = "auto|copied|once|each|regions", default_value = "auto", hide_short_help = true, value_parser = ["auto", "copied", "once", "each", "regions"])]
+    pub data: String,
+}
+
 /// `overside volume status`
 #[derive(Debug, Args)]
 pub struct VolumeStatus {
@@ -236,6 +245,13 @@ pub struct BenchVolume {
     /// Other places than by chance: the same ones for the same number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// How it learns of what has ended. interrupt: it sleeps. poll: it never does, and uses a processor. auto: it polls
+    /// before it sleeps where that has paid of late.
+    #[arg(long, value_name = "auto|interrupt|poll", default_value = "auto", hide_short_help = true, value_parser = ["auto", "interrupt", "poll"])]
+    pub completions: String,
+    /// How requests and their bytes get to the node.
+    #[command(flatten)]
+    pub ways: Ways,
 }
 
 /// `overside volume attach`
@@ -266,6 +282,9 @@ pub struct Attach {
     /// unless said.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: Option<u64>,
+    /// How requests and their bytes get to the node.
+    #[command(flatten)]
+    pub ways: Ways,
 }
 
 /// `overside volume repair`

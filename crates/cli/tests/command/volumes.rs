@@ -296,6 +296,29 @@ fn a_second_writer_is_refused_and_one_that_takes_over_fences_the_first_off() {
     assert!(fenced.contains("another writer has taken the volume over"), "{fenced}");
 }
 
+/// The prices choose unless it is said which way the bytes of writes go, and how it learns of what has ended.
+#[test]
+fn which_way_bytes_go_and_how_completions_come_can_be_fixed() {
+    let [near, far] = ["shm", "tcp"].map(|transport| Node::with(transport, "4M", &["a"], "concat"));
+    let writes = |node: &Node, options: &[&str]| {
+        let volume = node.volume();
+        let bench = ["bench", &volume, "--rw", "randwrite", "--bs", "512", "--time", "1"];
+        let found = node.json(&[&bench[..], options].concat());
+        assert_eq!(found["errors"], 0);
+        let [granted, writes] = ["granted", "writes"].map(|name| found[name].as_u64().unwrap());
+        assert!(writes > 0);
+        (granted, writes)
+    };
+    for node in [&near, &far] {
+        for fixed in ["once", "each", "regions"] {
+            let (granted, writes) = writes(node, &["--data", fixed, "--completions", "poll"]);
+            assert_eq!(granted, writes, "{fixed}: short ones, too");
+        }
+        assert_eq!(writes(node, &["--data", "copied", "--completions", "interrupt"]).0, 0);
+    }
+    assert_eq!(writes(&far, &["--data", "auto", "--completions", "auto"]).0, 0, "there a processor sends what is read");
+}
+
 #[test]
 fn a_mirror_is_served_without_a_member_and_repaired() {
     let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");

@@ -170,7 +170,8 @@ fn write_and_scribble(link: &mut dyn Device, length: usize, buffers: usize, last
 #[test]
 fn what_is_written_is_read_from_the_callers_memory_which_is_its_own_again_after() {
     for transport in TRANSPORTS {
-        let ways = [1, 3, 1000, u32::MAX].map(|writes| Some(Registration { writes, bytes_max: 1 << 20 }));
+        let ways = [1, 3, 1000, u32::MAX]
+            .map(|writes| Some(Registration { writes, bytes_max: 1 << 20, ..Registration::default() }));
         for registration in ways.into_iter().chain([None]) {
             let name = fresh_name(transport);
             // Fewer buffers than there are WRITEs at a time.

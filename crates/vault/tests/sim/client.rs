@@ -291,7 +291,7 @@ impl Client {
 fn registration(world: &World, name: &str) -> Option<Registration> {
     let mut chance = world.chance(&format!("{name}: registers"));
     let writes = [1, 3, u32::MAX][chance.below(3) as usize];
-    chance.one_in(2).then_some(Registration { writes, bytes_max: 256 << 10 })
+    chance.one_in(2).then_some(Registration { writes, bytes_max: 256 << 10, by_price: true })
 }
 
 /// A client whose first connection is thought to be lost and speaks late: its WRITE has been asked again and answered

@@ -19,11 +19,14 @@ pub struct Registration {
     pub writes: u32,
     /// Bytes that are registered at most, in all regions. A WRITE whose memory finds no room is copied.
     pub bytes_max: u64,
+    /// A WRITE that costs less copied, by what things cost over the provider, is copied. Without it the node reads the
+    /// bytes of all.
+    pub by_price: bool,
 }
 
 impl Default for Registration {
     fn default() -> Registration {
-        Registration { writes: 1000, bytes_max: 256 << 20 }
+        Registration { writes: 1000, bytes_max: 256 << 20, by_price: true }
     }
 }
 
@@ -60,7 +63,7 @@ impl Registered {
         Some(Registered {
             provider: provider.clone(),
             options,
-            length_min: length_min(prices),
+            length_min: if options.by_price { length_min(prices) } else { 0 },
             filling: 0,
             region: Region::default(),
             closed: BTreeMap::new(),
@@ -181,7 +184,7 @@ mod tests {
             let provider: Arc<dyn Provider> = Arc::new(World::new().provider());
             let prices = Profile { send_request_ns: 0.0, send_byte_ns: 0.0, ..provider.profile() };
             let domain = provider.allocate_domain().unwrap();
-            let options = Registration { writes, bytes_max };
+            let options = Registration { writes, bytes_max, ..Registration::default() };
             let registered = Registered::new(&provider, options, &prices).unwrap();
             Bench { registered, domain }
         }
@@ -258,5 +261,10 @@ mod tests {
         let mut bench = Bench::new(1000, 1 << 20);
         bench.registered.length_min = 4097;
         assert_eq!(bench.begin(&bytes()), None);
+        let provider: Arc<dyn Provider> = Arc::new(World::new().provider());
+        let dear = Profile { send_request_ns: 10.0, pack_byte_ns: 0.1, send_byte_ns: 0.2, ..prices };
+        let fixed = Registration { by_price: false, ..Registration::default() };
+        let registered = Registered::new(&provider, fixed, &dear).unwrap();
+        assert_eq!(registered.length_min, 0, "what is fixed asks for no price");
     }
 }

@@ -44,7 +44,7 @@ pub fn run(args: &Attach) -> Result<()> {
         keep_in_memory();
     }
     let give_up = args.give_up.map(Duration::from_secs);
-    let options = LinkOptions { role, give_up, ..LinkOptions::default() };
+    let options = super::going(&args.ways, LinkOptions { role, give_up, ..LinkOptions::default() });
     let volume = super::attach(&args.at, options)?;
     let (handle, geometry) = (volume.handle(), volume.geometry());
     let device = match front {

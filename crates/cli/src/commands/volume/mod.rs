@@ -11,11 +11,11 @@ mod serve;
 mod status;
 mod trace;
 
-use crate::args::{HomeDir, OneVolume, Volume, VolumeCommand};
+use crate::args::{HomeDir, OneVolume, Volume, VolumeCommand, Ways};
 use anyhow::{Context, Result};
 use overside::vault::home::Home;
 use overside::verbs::handshake::Key;
-use overside::volume::client::{self, LinkOptions};
+use overside::volume::client::{self, LinkOptions, Registration};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -57,6 +57,19 @@ fn attach(at: &OneVolume, options: LinkOptions) -> Result<client::Volume> {
     Ok(overside::at(address).network(&at.network.network()).volume(name, options)?)
 }
 
+/// With what is said of the ways to the node.
+fn going(ways: &Ways, options: LinkOptions) -> LinkOptions {
+    let fixed = |writes| Some(Registration { writes, by_price: false, ..Registration::default() });
+    let registration = match &ways.data[..] {
+        "copied" => None,
+        "once" => fixed(u32::MAX),
+        "each" => fixed(1),
+        "regions" => fixed(Registration::default().writes),
+        _ => Some(Registration::default()),
+    };
+    LinkOptions { registration, ..options }
+}
+
 /// An address and a volume's name, of `ADDR/NAME`.
 pub(super) fn named(text: &str) -> Result<(&str, &str)> {
     text.rsplit_once('/')
@@ -68,4 +81,17 @@ pub(super) fn named(text: &str) -> Result<(&str, &str)> {
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_the_way_of_bytes_are_the_librarys_ways() {
+        let way = |data: &str| going(&Ways { data: data.into() }, LinkOptions::default()).registration;
+        let fixed = |data| way(data).filter(|way| !way.by_price).map(|way| way.writes);
+        assert_eq!((way("copied"), way("auto")), (None, Some(Registration::default())));
+        assert_eq!(["once", "each", "regions"].map(fixed), [Some(u32::MAX), Some(1), Some(1000)]);
+    }
 }

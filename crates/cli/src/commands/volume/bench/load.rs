@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use overside::memory::{Buffer, Bytes, Segment};
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::client::Volume;
-use overside::volume::{Completion, Device, DeviceError, Request, Waiter, Work};
+use overside::volume::{Completion, Completions, Device, DeviceError, Request, Waiter, Work};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl Outcome {
 }
 
 impl Load {
-    pub(super) fn new(volume: Volume, plan: Plan) -> Result<Load> {
+    pub(super) fn new(volume: Volume, plan: Plan, completions: Completions) -> Result<Load> {
         let geometry = volume.geometry();
         let mut chance = Chance(plan.seed);
         if plan.seed == 0 {
@@ -115,7 +115,7 @@ impl Load {
         let pattern = plan.verifies.then(|| Pattern::new(chance.next(), bytes));
         Ok(Load {
             volume,
-            waiter: Waiter::default(),
+            waiter: Waiter::new(completions),
             plan,
             chance,
             pattern,

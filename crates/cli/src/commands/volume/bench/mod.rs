@@ -3,15 +3,15 @@
 mod load;
 mod pattern;
 
-use super::{attach, named, processor_time, status};
+use super::{attach, going, named, processor_time, status};
 use crate::args::BenchVolume;
 use crate::output::{self, grouped};
 use crate::signals::{Interrupted, Signals};
 use anyhow::{Result, bail, ensure};
 use load::{Load, Mix, Outcome, Plan};
-use overside::volume::Device;
 use overside::volume::client::LinkOptions;
 use overside::volume::wire::{Report, Role};
+use overside::volume::{Completions, Device};
 use serde_json::json;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub fn run(args: &BenchVolume) -> Result<()> {
         _ => Role::Writer,
     };
     let give_up = args.give_up.map(|seconds| Duration::from_secs(seconds.into()));
-    let options = LinkOptions { role, give_up, ..LinkOptions::default() };
+    let options = going(&args.ways, LinkOptions { role, give_up, ..LinkOptions::default() });
     let signals = Signals::take()?;
     let volume = attach(&args.at, options)?;
     let geometry = volume.geometry();
@@ -45,13 +45,19 @@ pub fn run(args: &BenchVolume) -> Result<()> {
     let before = (node(), processor_time());
     let plan =
         Plan { mix, bs, depth, time: Duration::from_secs(args.time.into()), verifies: args.verify, seed: args.seed };
-    let mut load = Load::new(volume, plan)?;
+    let completions = match &args.completions[..] {
+        "interrupt" => Completions::Interrupt,
+        "poll" => Completions::Poll,
+        _ => Completions::Auto,
+    };
+    let mut load = Load::new(volume, plan, completions)?;
     let outcome = load.run(&signals)?;
     let client = processor_time().saturating_sub(before.1);
     let after = node();
     load.close();
     let figures = Figures {
         reconnects: handle.reconnects(),
+        granted: handle.granted(),
         client_us: per(client.as_micros() as u64, outcome.ios()),
         node_us: spent(before.0.as_ref(), after.as_ref()).and_then(|us| per(us, outcome.ios())),
         outcome,
@@ -73,6 +79,8 @@ fn per(us: u64, ios: u64) -> Option<f64> {
 struct Figures {
     outcome: Outcome,
     reconnects: u64,
+    /// WRITEs whose bytes the node read from this process's memory.
+    granted: u64,
     client_us: Option<f64>,
     /// None where the node was started anew meanwhile.
     node_us: Option<f64>,
@@ -101,6 +109,7 @@ impl Figures {
                 "verified": args.verify.then_some(checked),
                 "corrupt": args.verify.then_some(corrupt),
                 "errors": errors,
+                "granted": self.granted,
                 "reconnects": self.reconnects,
                 "interrupted": is_interrupted,
             });
