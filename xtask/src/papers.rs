@@ -293,7 +293,7 @@ fn number(value: f64) -> String {
     format!("{value:.*}", (2.0 - before.min(2.0)) as usize)
 }
 
-/// What must be reached, and what each run has reached: a column for each machine, its runs in their order.
+/// What must be reached, and what each run has reached: a column for each machine, and which of its runs each value is of.
 fn bars(evidence: &Evidence) -> String {
     let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut rows: Vec<(String, BTreeMap<String, Vec<String>>)> = Vec::new();
@@ -301,9 +301,10 @@ fn bars(evidence: &Evidence) -> String {
         let run = run_of(path);
         let (machine, run) = run.split_once(", ").unwrap_or((&run, ""));
         let runs = machines.entry(machine.to_owned()).or_default();
-        if !runs.iter().any(|known| known == run) {
+        let number = runs.iter().position(|known| known == run).unwrap_or_else(|| {
             runs.push(run.to_owned());
-        }
+            runs.len() - 1
+        });
         for bar in kept.bars(path).unwrap_or_default() {
             let sign = if bar.at_most { '≤' } else { '≥' };
             let row = format!("| {} | {} | {sign} {} |", kept.name(), bar.name, (bar.wanted * 1000.0).round() / 1000.0);
@@ -313,6 +314,7 @@ fn bars(evidence: &Evidence) -> String {
                 Verdict::Missed => format!("**{measured}**"),
                 other => format!("{measured}, {}", other.text()),
             };
+            let cell = format!("{cell} ({})", number + 1);
             let at = rows.iter().position(|(known, _)| *known == row).unwrap_or_else(|| {
                 rows.push((row, BTreeMap::new()));
                 rows.len() - 1
@@ -324,9 +326,12 @@ fn bars(evidence: &Evidence) -> String {
         return "No full run is committed yet: `overside bench all --results results` keeps one.\n".to_owned();
     }
     let names = machines.keys().map(String::as_str).collect::<Vec<_>>();
-    let mut table = String::from("What is missed is **bold**.\n\n| machine | runs: day and commit |\n|---|---|\n");
+    let mut table = String::from(
+        "What is missed is **bold**. The number behind a value is that of its run.\n\n| machine | runs: day and commit |\n|---|---|\n",
+    );
     for (machine, runs) in &machines {
-        let _ = writeln!(table, "| {machine} | {} |", runs.join(", "));
+        let numbered = runs.iter().enumerate().map(|(at, run)| format!("({}) {run}", at + 1));
+        let _ = writeln!(table, "| {machine} | {} |", numbered.collect::<Vec<_>>().join(", "));
     }
     let columns = names.join(" | ");
     let _ = write!(table, "\n| figure | bar | wanted | {columns} |\n|---|---|---|{}\n", "---|".repeat(names.len()));
@@ -352,6 +357,27 @@ the one of quick runs, which show shapes alone. A claim without a verdict has no
 
 Absolute figures belong to the papers' machines. What is checked here is checked as a ratio within
 one run, over a provider of this host.
+
+What the papers have in addition, and no row names:
+
+- *RAMCloud's own migration as a baseline* (thesis). There is no migration here to compare it with;
+  TH-M18 to TH-M21 are not built.
+- *The cluster that the thesis presupposes*: tablets, a coordinator, replicated memory, recovery by
+  many. Not built: a server here is one. TH-M17 has its log and its recovery.
+- *No consolidation at all* (To Copy §4.1). Not built: readers walk each chain, and one ends at 200
+  deltas (`bwtree::Options::chain_max`). `bench consolidate` has the curve up to 32.
+- *Shorter commands on the bus* (D-RDMA, figure 1), *segments read in parallel* (§6), *places of
+  boxes* (figure 10). They belong to the model NIC, which is not built. The processor's side is
+  DR-C12.
+- *Other layouts and operations* (D-RDMA §1). Shuffle and projection are measured, others are not.
+  Columns under a dictionary are built (DR-M53).
+- *Converged Ethernet and other networks* (rdma-sockets). RoCE runs in the guest, as software
+  (`cargo xtask guest`). No other network has been tried.
+- *How vi-attached-storage measured.* Disks alike, local and behind a node: VI-C18, VI-C28, VI-C48.
+  Instead of a cache of 64 MB, hits are chosen by place. What batched writes save is not timed
+  (VI-M10). AWE is Windows' own (VI-M36). Control operations are named in VI-M02.
+
+The papers:
 
 ";
 
@@ -398,9 +424,11 @@ mod tests {
         assert!(papers.contains(row), "{papers}");
         let row = "| ≤ 0.25 | p 0.100 [0.100, 0.100]: agrees (2026-11-25-0a1b2c3d), 0.100 [0.100, 0.100]: agrees (2026-11-26-0a1b2c3d); q 0.100";
         assert!(papers.contains(row), "{papers}");
-        let row = "| delta | work | ≥ 2 | 3.00 [2.50, 3.50]; 3.00 [2.50, 3.50] | 3.00 [2.50, 3.50] |\n";
+        let row = "| delta | work | ≥ 2 | 3.00 [2.50, 3.50] (1); 3.00 [2.50, 3.50] (2) | 3.00 [2.50, 3.50] (1) |\n";
         assert!(
-            figures.contains("| p | 2026-11-25-0a1b2c3d, 2026-11-26-0a1b2c3d |\n| q | 2026-11-25-0a1b2c3d |\n"),
+            figures.contains(
+                "| p | (1) 2026-11-25-0a1b2c3d, (2) 2026-11-26-0a1b2c3d |\n| q | (1) 2026-11-25-0a1b2c3d |\n"
+            ),
             "{figures}"
         );
         assert!(figures.contains("| wanted | p | q |\n|---|---|---|---|---|\n"), "{figures}");
