@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overside_conformance::Outcome;
 use overside_conformance::device::{DEVICE_SENTENCES, DeviceHarness, check_device};
@@ -36,6 +36,7 @@ enum Wrong {
     MendsWithZeros,
     Blocks,
     Deaf,
+    DeafUntilItsTime,
     GivesLate,
     Restless,
 }
@@ -54,9 +55,11 @@ struct Broken {
     frozen: bool,
     reads: usize,
     writes: u64,
+    submitted: Option<Instant>,
 }
 
 const BYTES: u64 = 1 << 20;
+const MOMENT: Duration = Duration::from_millis(100);
 
 impl Broken {
     fn new(wrong: Wrong) -> Broken {
@@ -72,11 +75,17 @@ impl Broken {
             frozen: false,
             reads: 0,
             writes: 0,
+            submitted: None,
         }
     }
 
     fn is(&self, wrong: Wrong) -> bool {
         self.wrong == wrong
+    }
+
+    /// What takes a moment is there.
+    fn has_ended(&self) -> bool {
+        !self.done.is_empty() && self.submitted.is_some_and(|at| at.elapsed() > MOMENT)
     }
 
     fn on(memory: &mut MemoryDevice, work: Work) -> Completion {
@@ -237,7 +246,8 @@ impl Device for Broken {
                 Self::on(&mut self.sides[1], Work::Write { at: *at, from: from.clone(), fua: false });
             }
         }
-        if !self.is(Wrong::Deaf) {
+        self.submitted = Some(Instant::now());
+        if !self.is(Wrong::Deaf) && !self.is(Wrong::DeafUntilItsTime) {
             self.signal.notify();
         }
     }
@@ -252,6 +262,9 @@ impl Device for Broken {
             self.late.append(&mut self.done);
             return found;
         }
+        if self.is(Wrong::DeafUntilItsTime) && !self.has_ended() {
+            return 0;
+        }
         let found = self.done.len();
         out.append(&mut self.done);
         found
@@ -259,7 +272,11 @@ impl Device for Broken {
 
     fn arm(&mut self) -> bool {
         // With a descriptor that tells, it may sleep although something is there.
-        true
+        !self.is(Wrong::DeafUntilItsTime) || !self.has_ended()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.is(Wrong::DeafUntilItsTime).then(|| Instant::now() + Duration::from_secs(2))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -324,6 +341,9 @@ impl Device for Power {
     fn arm(&mut self) -> bool {
         self.device().arm()
     }
+    fn due(&self) -> Option<Instant> {
+        self.0.as_ref().unwrap().due()
+    }
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().unwrap().fd()
     }
@@ -375,6 +395,7 @@ mutants! {
     mends_with_zeros: MendsWithZeros by "check";
     waits_in_submit: Blocks by "nonblocking";
     is_never_readable: Deaf by "arm";
+    is_not_readable_before_its_time: DeafUntilItsTime by "arm";
     gives_back_by_a_later_poll: GivesLate by "arm";
     is_always_readable: Restless by "idle";
 }

@@ -53,9 +53,17 @@ pub(super) fn arm(harness: &dyn DeviceHarness) -> Result<(), Stop> {
                 "without a descriptor, a request came back by a later poll than the first"
             );
             owes!(Instant::now() < limit, "a request did not come back within {WAIT:?}");
-            let due = drive.device.due().is_some();
-            if drive.device.arm() && !due {
-                owes!(readable(&*drive.device, WAIT), "a request is in flight, and the armed descriptor stayed silent");
+            let due = drive.device.due();
+            if drive.device.arm() {
+                // A device with a time may have nothing before that, but what it has is not to wait for it.
+                let patience = due.map_or(WAIT, |due| due.saturating_duration_since(Instant::now()) / 2);
+                let silent = !readable(&*drive.device, patience.min(WAIT));
+                owes!(!silent || due.is_some(), "a request is in flight, and the armed descriptor stayed silent");
+                let early = due.is_some_and(|due| Instant::now() < due);
+                owes!(
+                    !silent || !early || drive.device.arm(),
+                    "something has ended before its time, and the armed descriptor stayed silent"
+                );
             }
         }
     }
