@@ -268,7 +268,9 @@ fn of_rule(evidence: &Evidence, rule: &Rule) -> Vec<(String, Judgement)> {
     let runs = evidence.results.iter().filter(|(_, kept)| kept.name() == rule.figure);
     let judged = |(path, kept): (&String, &Kept)| {
         let measured = overside_evidence::Measured::of(&kept.figure).ok()?;
-        Some((run_of(path), rule.judge(&measured)))
+        let judgement = rule.judge(&measured);
+        // What an optional side is not there for is no reading.
+        (!rule.optional || judgement.lacks().is_none()).then(|| (run_of(path), judgement))
     };
     runs.filter_map(judged).collect()
 }

@@ -175,11 +175,11 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "consolidate", parts }
+    Rule { claim, figure: "consolidate", parts, optional: false }
 }
 
 const fn delta(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "delta", parts }
+    Rule { claim, figure: "delta", parts, optional: false }
 }
 
 /// What consolidations cost an update at d = 4, over all work for a page that is sent after an update. It lies between two bounds,

@@ -95,7 +95,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "durability", parts }
+    Rule { claim, figure: "durability", parts, optional: false }
 }
 
 fn values(figure: &Measured, series: &str) -> Result<Vec<f64>, Lack> {

@@ -52,7 +52,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "messages", parts }
+    Rule { claim, figure: "messages", parts, optional: false }
 }
 
 const fn gain(says: &'static str, sizes: RangeEnds, bar: Wanted) -> Part {

@@ -43,7 +43,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "mixed", parts }
+    Rule { claim, figure: "mixed", parts, optional: false }
 }
 
 /// Most of it is more than half.

@@ -11,7 +11,10 @@ use Wanted::{AtLeast, AtMost, Within};
 /// In the order of the project's table.
 pub(super) const GOALS: &Goals = &Goals {
     figure: "oltp",
-    parts: &[part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.98))],
+    parts: &[
+        part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.98)),
+        part("a third of the disks: transactions/s over local; a goal", OVER_LOCAL, AtLeast(1.18)),
+    ],
 };
 
 pub(super) const RULES: &[Rule] = &[
@@ -29,5 +32,5 @@ const fn share(series: &'static str) -> Of {
 }
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "oltp", parts }
+    Rule { claim, figure: "oltp", parts, optional: false }
 }

@@ -22,6 +22,7 @@ pub(super) const GOALS: &Goals = &Goals {
 pub(super) const RULES: &[Rule] = &[Rule {
     claim: "VI-C07",
     figure: "policies",
+    optional: false,
     parts: &[
         // Does not suit: at least a tenth of its hits could be more.
         ratio(

@@ -9,6 +9,7 @@ use crate::{
 pub(super) const RULES: &[Rule] = &[Rule {
     claim: "TC-C04",
     figure: "scans",
+    optional: false,
     parts: &[ratio(
         "ranges of 10,000 rows through an index: rows/s copied out over gathered",
         Metric::Recorded,

@@ -146,11 +146,11 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "shuffle", parts }
+    Rule { claim, figure: "shuffle", parts, optional: false }
 }
 
 const fn projection(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "projection", parts }
+    Rule { claim, figure: "projection", parts, optional: false }
 }
 
 /// What is described while time is taken costs more than what was described before, by what describing it costs.

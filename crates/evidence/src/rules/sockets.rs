@@ -34,5 +34,5 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "sockets", parts }
+    Rule { claim, figure: "sockets", parts, optional: false }
 }

@@ -112,7 +112,7 @@ const KIB_8: u64 = 8 << 10;
 const KIB_128: u64 = 128 << 10;
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "targets", parts }
+    Rule { claim, figure: "targets", parts, optional: false }
 }
 
 const fn beside(says: &'static str, ours: &'static str, theirs: &'static str, x: u64, bar: Wanted) -> Part {

@@ -41,7 +41,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
-    Rule { claim, figure: "verbs", parts }
+    Rule { claim, figure: "verbs", parts, optional: false }
 }
 
 /// Nearly always faster.

@@ -47,12 +47,9 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     let mut keeper = Keeper::start()?;
     let socket = keeper.folder().join("node");
     let cached = cached_order();
-    let volumes = [
-        cached.volumes.clone(),
-        // Files have what they are known by beside their bytes, and so has a file system.
-        vec![(FILES.into(), Disks::Files(BYTES + BYTES / 4)), (DISK.into(), Disks::Memory(BYTES + BYTES / 4))],
-    ];
-    let volumes = volumes.concat();
+    // A file system has what it is known by beside its bytes.
+    let disk = (DISK.into(), Disks::Memory(BYTES + BYTES / 4));
+    let volumes = [cached.volumes.clone(), vec![with_files(), disk]].concat();
     let order = Order { nbd: Some(socket.clone()), tcp: true, volumes, cache_bytes: 3 * cached.cache_bytes, ..cached };
     let node = Node::start(order)?;
     node.fill(VOLUME, BYTES)?;
@@ -71,7 +68,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     }
     let mut attached = Vec::new();
     let files = [
-        ("FUSE", as_file(&node, &keeper, &mut attached)),
+        (FUSE, as_file(&node, &keeper, &mut attached)),
         ("wDSA", as_program(&node, &keeper, setting.library)),
         (LOOPS[0], on_a_loop(&node, &keeper, &mut attached)),
         (LOOPS[1], on_nbdfuse(&mut keeper)),
@@ -79,6 +76,8 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     for (name, side) in files {
         match side {
             Ok((reader, server, between)) => {
+                let by_io_uring = name == FUSE && attached.iter().any(Attached::is_by_io_uring);
+                let name = if by_io_uring { BY_IO_URING } else { name };
                 sides.push(Side { between, ..Side::new(name, End::File(reader), server) });
             }
             Err(error) => absent.push(format!("{name}: {error:#}")),
@@ -97,7 +96,8 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     drop(sides);
     drop(attached);
     drop(node);
-    by_processors(setting, figure)
+    by_processors(setting, figure)?;
+    idle(setting, figure)
 }
 
 /// A node whose cache holds all of its volume.
@@ -111,11 +111,16 @@ pub(super) fn cached_order() -> Order {
     }
 }
 
+/// A volume that keeps files: they have what they are known by beside their bytes.
+pub(super) fn with_files() -> (String, Disks) {
+    (FILES.into(), Disks::Files(BYTES + BYTES / 4))
+}
+
 /// A program that reads a file, who serves it, and who stands between.
-type AsFile = Result<(Reader, u32, Option<u32>)>;
+pub(super) type AsFile = Result<(Reader, u32, Option<u32>)>;
 
 /// A volume as a file, by whoever may mount one.
-fn as_file(node: &Node, keeper: &Keeper, all: &mut Vec<Attached>) -> AsFile {
+pub(super) fn as_file(node: &Node, keeper: &Keeper, all: &mut Vec<Attached>) -> AsFile {
     let path = keeper.folder().join("file");
     let attached = Attached::as_file(node, VOLUME, &path)?;
     let between = Some(attached.pid());
@@ -124,7 +129,7 @@ fn as_file(node: &Node, keeper: &Keeper, all: &mut Vec<Attached>) -> AsFile {
 }
 
 /// A file on a volume, of a program that knows nothing of it.
-fn as_program(node: &Node, keeper: &Keeper, library: Option<&Path>) -> AsFile {
+pub(super) fn as_program(node: &Node, keeper: &Keeper, library: Option<&Path>) -> AsFile {
     library.context("the library is not beside this executable; `cargo build --release` puts it there")?;
     let folder = keeper.folder().join("files");
     fs::create_dir(&folder)?;
@@ -310,6 +315,37 @@ fn by_processors(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
+/// What a node takes with sessions that ask nothing: at rest, and a second after one of them has asked as much as it could.
+fn idle(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
+    setting.progress.say("blocks: idle sessions");
+    let node = Node::start(cached_order())?;
+    node.fill(VOLUME, BYTES)?;
+    let session = |_| node.client("shm", VOLUME, Role::Reader, BLOCK_BYTES as u32);
+    let mut sessions = (0..SESSIONS).map(session).collect::<Result<Vec<_>>>()?;
+    let share = || -> Result<f64> {
+        let (before, start) = (node.cpu()?, now_ns());
+        thread::sleep(WATCHED);
+        Ok((node.cpu()? - before) as f64 / elapsed_ns(start) as f64)
+    };
+    let rounds = if setting.quick { 3 } else { setting.rounds() };
+    let (mut rests, mut later) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        setting.progress.part("blocks: idle sessions", round + 1, rounds);
+        thread::sleep(AFTER_LOAD);
+        rests.push(share()?);
+        let (mut random, start) = (Random(round as u64), now_ns());
+        let blocks = BYTES / BLOCK_BYTES as u64;
+        let mut place = || (elapsed_ns(start) < slice(setting)).then(|| random.below(blocks) * BLOCK_BYTES as u64);
+        sessions[0].run(Asked { writes: false, bytes: BLOCK_BYTES, depth: 16 }, &mut place)?;
+        thread::sleep(AFTER_LOAD);
+        later.push(share()?);
+    }
+    for (when, shares) in RESTS.into_iter().zip([rests, later]) {
+        figure.record(format!("idle sessions, share of a processor: {when}"), SESSIONS, shares);
+    }
+    Ok(())
+}
+
 /// Longer than a turn of the scheduler.
 fn slice(setting: &Setting<'_>) -> u64 {
     if setting.quick { 24_000_000 } else { 200_000_000 }
@@ -326,6 +362,14 @@ fn sizes(setting: &Setting<'_>) -> Vec<usize> {
 /// In this order at each size.
 pub(super) const SERIES: [&str; 4] =
     ["cached, bytes/s: 1 outstanding", "cached, bytes/s: 4 outstanding", "copied, bytes/s", "local file, bytes/s"];
+/// When idle sessions are looked at.
+pub(super) const RESTS: [&str; 2] = ["at rest", "1 s after full load"];
+pub(super) const SESSIONS: u64 = 100;
+const WATCHED: Duration = Duration::from_millis(500);
+const AFTER_LOAD: Duration = Duration::from_secs(1);
+/// By `/dev/fuse`, or as this says.
+const FUSE: &str = "FUSE";
+const BY_IO_URING: &str = "FUSE by io_uring";
 pub(super) const VOLUME: &str = "cached";
 const FILES: &str = "files";
 const DISK: &str = "disk";

@@ -37,6 +37,17 @@ pub(super) struct Stretch {
     pub(super) server_ns: u64,
 }
 
+/// Where the time of requests went, all of them together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parts {
+    pub(super) requests: u64,
+    /// Until it was on its way.
+    pub(super) before_ns: u64,
+    /// From the look that found the answer until its caller had it.
+    pub(super) reply_ns: u64,
+    pub(super) whole_ns: u64,
+}
+
 /// A device, and memory for its requests, which is used again.
 pub(super) struct Client {
     device: Box<dyn Device>,
@@ -161,6 +172,38 @@ impl Client {
         (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
         done.bytes = done.times.len() as u64 * asked.bytes as u64;
         self.free.insert(asked.bytes, free);
+        Ok(done)
+    }
+
+    /// Reads one after another, polling all the time, and sees what of each is this process' own.
+    pub(super) fn parts(&mut self, bytes: usize, place: &mut dyn FnMut() -> Option<u64>) -> Result<Parts> {
+        let asked = Asked { writes: false, bytes, depth: 1 };
+        let mut free = self.room(asked)?;
+        let (mut queue, mut ended, mut done) = (VecDeque::new(), Vec::new(), Parts::default());
+        while let Some(at) = place() {
+            let into = free.pop().context("no buffer")?;
+            let begun = now_ns();
+            queue.push_back(Request { tag: 0, work: Work::Read { at, length: bytes, into } });
+            self.device.submit(&mut queue);
+            let sent = now_ns();
+            let mut looked = sent;
+            while self.device.poll(&mut ended) == 0 {
+                ensure!(elapsed_ns(begun) < PATIENCE.as_nanos() as u64, "a request does not end within {PATIENCE:?}");
+                spin_loop();
+                looked = now_ns();
+            }
+            let there = now_ns();
+            done.requests += 1;
+            done.before_ns += sent - begun;
+            done.reply_ns += there - looked;
+            done.whole_ns += there - begun;
+            for Completion { work, result, .. } in ended.drain(..) {
+                result.context("a request failed")?;
+                let Work::Read { into, .. } = work else { continue };
+                free.push(into);
+            }
+        }
+        self.free.insert(bytes, free);
         Ok(done)
     }
 

@@ -39,7 +39,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         "A node is a process of its own; its client is this one. Over shm it polls for {} µs before it sleeps, or, <i>asleep</i>, sleeps at once; \
          over tcp it polls where that has paid of late. <i>Cached</i> reads go to {} MiB that \
          the node's cache holds. <i>NBD</i> is the node's own front; it, nbdkit (memory) and qemu-nbd (a file in the page cache) are asked by \
-         the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. <i>FUSE</i> is the volume attached as a file, through <code>/dev/fuse</code>, and <i>wDSA</i> a \
+         the same plain client, with one system call a request and one or two a reply, and all hold the same bytes. <i>FUSE</i> is the volume attached as a file, through <code>/dev/fuse</code> or by io_uring, and <i>wDSA</i> a \
          file on a volume under <code>overside run --volume</code>; one program reads both by <code>pread</code>. <i>ext4 on a loop</i>: a \
          file in a file system on a loop device over such a file, or over nbdfuse's (nbdkit), past the page cache; the kernel's own threads \
          are not counted. Processor time is that of \
@@ -48,11 +48,20 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
          same order, once the arm is where the same place left it. Hits are chosen by place: what is to hit was read often; what is to miss \
          does not come again for as long as the cache remembers it. RAID 5 is written \
          from a row's start on, and requests to its disks are counted. Of <i>one and two processors</i> each is a node of its own, alike but \
-         for those that it is pinned to: not the client's, where the host has others.{absent}",
+         for those that it is pinned to: not the client's, where the host has others. {} <i>idle sessions</i> are of one more node, of which one asks \
+         for 16 reads at a time while there is load.{absent}",
         cached::POLLS_NS / 1000,
-        cached::BYTES >> 20
+        cached::BYTES >> 20,
+        cached::SESSIONS
     );
-    figure.tables.extend([by_depth(&figure), by_size(&figure), by_hits(&figure), uncached(&figure), parity(&figure)]);
+    figure.tables.extend([
+        by_depth(&figure),
+        by_size(&figure),
+        by_hits(&figure),
+        uncached(&figure),
+        parity(&figure),
+        resting(&figure),
+    ]);
     draw(&mut figure);
     Ok(figure)
 }
@@ -170,6 +179,12 @@ fn parity(figure: &Figure) -> Table {
     }
     let head = ["a request of the node is", "KiB written", "ms", "I/Os of disks", "of them reads"];
     table("Writes of RAID 5 over ten disks in stripes of 64 KiB", &head, rows)
+}
+
+fn resting(figure: &Figure) -> Table {
+    let of = |when: &str| values(figure, &format!("idle sessions, share of a processor: {when}"), cached::SESSIONS);
+    let rows = cached::RESTS.map(|when| vec![when.to_owned(), cell(&of(when), 100.0, 3)]);
+    table("A node with idle sessions", &["", "of a processor, %"], rows.into())
 }
 
 fn draw(figure: &mut Figure) {

@@ -75,7 +75,13 @@ impl Node {
         self.client_as(transport, volume, bytes_max, LinkOptions { group, ..LinkOptions::default() })
     }
 
-    fn client_as(&self, transport: &str, volume: &str, bytes_max: u32, options: LinkOptions) -> Result<Client> {
+    pub(super) fn client_as(
+        &self,
+        transport: &str,
+        volume: &str,
+        bytes_max: u32,
+        options: LinkOptions,
+    ) -> Result<Client> {
         // Long answers are few.
         let receives = ((8 << 20) / bytes_max as usize).clamp(4, 64);
         let options = LinkOptions { request_bytes_max: bytes_max, receives, ..options };

@@ -57,6 +57,10 @@ impl Reader {
         Ok(Reader { process: Some(process), line: Some(line) })
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Process::pid)
+    }
+
     /// Reads at random places for so long.
     pub(super) fn reads(&mut self, asked: Asked, ns: u64, seed: u64) -> Result<Stretch> {
         ensure!(asked.depth == 1, "a file is read by one call at a time");

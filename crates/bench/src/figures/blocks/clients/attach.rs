@@ -20,6 +20,7 @@ pub(in crate::figures::blocks) struct Attached {
     process: Option<Process>,
     /// It ends when this is closed.
     line: Option<UnixStream>,
+    by_io_uring: bool,
 }
 
 impl Attached {
@@ -42,8 +43,13 @@ impl Attached {
         let place = place.to_str().context("the name of the folder for scratch files is no text; choose another")?;
         let words = [way, node.address("shm")?, volume, place];
         let (process, mut line) = Process::start("attached volume", super::super::ROLE, &words, None)?;
-        read_word(&mut line).context("the attached volume ended; its last words are above")?;
-        Ok(Attached { process: Some(process), line: Some(line) })
+        let way = read_word(&mut line).context("the attached volume ended; its last words are above")?;
+        Ok(Attached { process: Some(process), line: Some(line), by_io_uring: way == BY_IO_URING })
+    }
+
+    /// How the kernel hands over requests for a file; by `/dev/fuse` otherwise.
+    pub(in crate::figures::blocks) fn is_by_io_uring(&self) -> bool {
+        self.by_io_uring
     }
 
     pub(in crate::figures::blocks) fn pid(&self) -> u32 {
@@ -68,7 +74,7 @@ pub(super) fn serve(address: &str, volume: &str, socket: &str) -> Result<()> {
     let server = NbdServer::new(socket, export, SystemClock::handle(), NbdOptions::default())?;
     let stopper = server.stopper();
     let serving = thread::spawn(move || server.run().map(drop));
-    until_told()?;
+    until_told(SERVES)?;
     stopper.notify();
     Ok(serving.join().ok().context("the NBD server panicked")??)
 }
@@ -81,8 +87,9 @@ pub(super) fn serve_file(address: &str, volume: &str, file: &str, role: Role) ->
     let device = device(address, volume, role)?;
     let server = FuseServer::new(mount, device, SystemClock::handle())?;
     let stopper = server.stopper();
+    let way = if server.is_by_io_uring() { BY_IO_URING } else { SERVES };
     let serving = thread::spawn(move || server.run().map(drop));
-    until_told()?;
+    until_told(way)?;
     stopper.notify();
     Ok(serving.join().ok().context("the server of the file panicked")??)
 }
@@ -92,12 +99,14 @@ fn device(address: &str, volume: &str, role: Role) -> Result<Box<dyn Device>> {
     Ok(Box::new(overside::at(address).volume(volume, options)?))
 }
 
-/// Says that it serves. Nothing ever comes; the read ends when the parent closes it.
-fn until_told() -> Result<()> {
+/// Says that it serves, and how. Nothing ever comes; the read ends when the parent closes it.
+fn until_told(way: u64) -> Result<()> {
     let mut line = child_socket()?;
-    write_words(&mut line, &[1])?;
+    write_words(&mut line, &[way])?;
     let _ = line.read(&mut [0; 1]);
     Ok(())
 }
 
+const SERVES: u64 = 1;
+const BY_IO_URING: u64 = 2;
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ use crate::{
 };
 use anyhow::Result;
 use iscsi::Iscsi;
-use std::{thread, time::Duration};
+use std::{ffi::OsStr, thread, time::Duration};
 
 pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("targets", "shm and tcp", "A Volume beside Other Targets");
@@ -47,6 +47,7 @@ pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         }
         rounds(setting, &mut figure, ground, &mut sides)?;
     }
+    absent.push(spdk(std::env::var_os("PATH").unwrap_or_default().as_os_str()));
     absent.dedup();
     tell(&mut figure, &absent);
     figure.more.insert("not_measured".into(), absent.into());
@@ -132,6 +133,15 @@ fn add_tgt(keeper: &mut Keeper, bytes: u64, writes: tgt::Writes, sides: &mut Vec
             sides.push(Side { name: "tgt", end: End::Iscsi(Box::new((iscsi, leaves))), server: Some(pid) });
         }
         Err(error) => absent.push(format!("tgt: {error:#}")),
+    }
+}
+
+/// Why its target is not measured: nothing here was tried with it.
+fn spdk(path: &OsStr) -> String {
+    let places = std::env::split_paths(path).flat_map(|folder| SPDK.map(|name| folder.join(name)));
+    match places.into_iter().find(|place| place.is_file()) {
+        Some(place) => format!("SPDK: {} is there, and this figure has no side for it", place.display()),
+        None => format!("SPDK: neither {} nor {} is on the search path", SPDK[0], SPDK[1]),
     }
 }
 
@@ -304,6 +314,7 @@ const SIDES: [&str; 8] =
     ["volume, shm", "volume, tcp", "volume, NBD", "nbdkit", "nbdkit over TCP", "qemu-nbd", "tgt", "local"];
 const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const MANY: usize = 16;
+const SPDK: [&str; 2] = ["nvmf_tgt", "spdk_tgt"];
 const IN_MEMORY: &str = "memory";
 const BY_NBD: &str = "front";
 const ON_DISK: &str = "disk";
@@ -313,3 +324,22 @@ const DISK_BYTES: u64 = 256 << 20;
 const LONGEST: u32 = 128 << 10;
 /// A worker that has nothing to do sleeps long before.
 const SETTLING: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_of_spdks_is_found_on_the_search_path() {
+        let folder = std::env::temp_dir().join(format!("overside-spdk-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let without = spdk(folder.as_os_str());
+        std::fs::write(folder.join("spdk_tgt"), "").unwrap();
+        let with = spdk(folder.as_os_str());
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(
+            without.contains("neither nvmf_tgt nor spdk_tgt") && with.contains("spdk_tgt is there"),
+            "{without}; {with}"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! System calls of processes, by `perf stat`: it counts them in the kernel and stops nobody, so that who polls and who sleeps
+//! is as it is without it.
+
+use crate::{figures::oltp::place::program_at, process::Process};
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+/// What some processes called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Calls {
+    pub(super) all: u64,
+    /// Of them, to sleep until another thread says so, or to say so: what a lock does that somebody else holds, too.
+    pub(super) futexes: u64,
+}
+
+/// Counts when it is told to.
+pub(super) struct Counting {
+    perf: Process,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    said: ChildStderr,
+}
+
+impl Counting {
+    pub(super) fn of(pids: &[u32]) -> Result<Counting> {
+        let perf = program_at("perf").context("there is no perf; install linux-perf")?;
+        let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let mut perf = Command::new(perf)
+            .args([
+                "stat",
+                "-x",
+                ",",
+                "--no-inherit",
+                "--delay",
+                "-1",
+                "--control",
+                "fd:0,1",
+                "-e",
+                EVENTS,
+                "-p",
+                &pids,
+            ])
+            .env("LC_ALL", "C")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("perf could not be started")?;
+        let ends = (perf.stdin.take(), perf.stdout.take(), perf.stderr.take());
+        let perf = Process::of(perf, "perf");
+        let (Some(orders), Some(answers), Some(said)) = ends else { anyhow::bail!("perf has no pipes") };
+        let mut counting = Counting { perf, orders, answers: BufReader::new(answers), said };
+        // It answers once it has found the processes.
+        match counting.tell("disable") {
+            Ok(()) => Ok(counting),
+            Err(_) => anyhow::bail!("perf does not count: {}", counting.words()?.trim()),
+        }
+    }
+
+    pub(super) fn start(&mut self) -> Result<()> {
+        self.tell("enable")
+    }
+
+    pub(super) fn end(mut self) -> Result<Calls> {
+        self.tell("disable")?;
+        let words = self.words()?;
+        Calls::parse(&words).with_context(|| format!("perf said {words:?}"))
+    }
+
+    /// It says that it has heard.
+    fn tell(&mut self, order: &str) -> Result<()> {
+        writeln!(self.orders, "{order}")?;
+        let mut answer = Vec::new();
+        self.answers.read_until(b'\n', &mut answer)?;
+        ensure!(answer.ends_with(b"ack\n"), "perf does not do as it is told");
+        Ok(())
+    }
+
+    /// What it says at its end.
+    fn words(&mut self) -> Result<String> {
+        if let Some(pid) = Pid::from_raw(self.perf.pid() as i32) {
+            let _ = kill_process(pid, Signal::INT);
+        }
+        let mut words = String::new();
+        self.said.read_to_string(&mut words)?;
+        Ok(words)
+    }
+}
+
+impl Calls {
+    /// Lines of `count,unit,event,…`.
+    fn parse(words: &str) -> Option<Calls> {
+        let count = |event: &str| {
+            let mut lines = words.lines().map(|line| line.split(',').collect::<Vec<_>>());
+            lines.find(|fields| fields.get(2) == Some(&event))?[0].parse().ok()
+        };
+        let (all, futexes) = EVENTS.split_once(',')?;
+        Some(Calls { all: count(all)?, futexes: count(futexes)? })
+    }
+}
+
+const EVENTS: &str = "raw_syscalls:sys_enter,syscalls:sys_enter_futex";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::getppid;
+
+    #[test]
+    fn counts_are_read_and_what_was_not_counted_is_none() {
+        let said = "Events enabled\n108,,raw_syscalls:sys_enter,265254,100.00,,\n7,,syscalls:sys_enter_futex,265254,100.00,,\n";
+        assert_eq!(Calls::parse(said), Some(Calls { all: 108, futexes: 7 }));
+        assert_eq!(Calls::parse(&said.replace("108", "<not counted>")), None);
+        assert_eq!(Calls::parse("event syntax error"), None);
+    }
+
+    /// Where there is a perf that may count, it counts what is called meanwhile, and nothing that is called before.
+    #[test]
+    fn what_is_called_meanwhile_is_counted() {
+        let called = || (0..500).for_each(|_| _ = getppid());
+        called();
+        let Ok(mut counting) = Counting::of(&[std::process::id()]) else { return };
+        called();
+        counting.start().unwrap();
+        called();
+        let calls = counting.end().unwrap();
+        assert!((500..1000).contains(&calls.all), "{calls:?}");
+    }
+}
