@@ -39,7 +39,8 @@ pub fn initrd(base: &Base, packed: &Path) -> Result<PathBuf> {
     Ok(initrd)
 }
 
-/// Until each machine has said how it ended, or one that it failed: the others may wait for it for ever.
+/// Until each machine has said how it ended, or one that it failed: the others may wait for it for
+/// ever.
 fn wait(lines: &mpsc::Receiver<String>, machines: usize, job: &Job) -> Result<i32> {
     let end = Instant::now() + Duration::from_secs(job.limit_s);
     let mut running = machines;
@@ -65,7 +66,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// `told`: gets every line of its console, its name in front. `drive`: the socket of a disk that it has.
+    /// `told`: gets every line of its console, its name in front. `drive`: the socket of a disk
+    /// that it has.
     pub fn start(
         base: &Base,
         initrd: &Path,

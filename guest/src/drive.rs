@@ -1,5 +1,6 @@
-//! The machine's disk, which forgets: what no flush covers is gone with the power, or some of it, sector by sector. It is the
-//! node's volatile member behind the node's NBD server, so that each of the machine's flushes arrives there.
+//! The machine's disk, which forgets: what no flush covers is gone with the power, or some of it,
+//! sector by sector. It is the node's volatile member behind the node's NBD server, so that each of
+//! the machine's flushes arrives there.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -37,7 +38,8 @@ pub struct Attached {
 }
 
 impl Drive {
-    /// A new disk of so many bytes with an ext4 file system. One that `lies` calls a flush done and does nothing.
+    /// A new disk of so many bytes with an ext4 file system. One that `lies` calls a flush done and
+    /// does nothing.
     pub fn formatted(folder: &Path, bytes: u64, lies: bool) -> Result<Drive> {
         let scratch = folder.join(format!("disk-{}.scratch", std::process::id()));
         let file = std::fs::File::create(&scratch)?;
@@ -79,7 +81,8 @@ impl Drive {
         Ok(Attached { serving, stopper, socket: self.socket.clone() })
     }
 
-    /// It stops in the middle of what it does: behind so many more writes that are in its cache alone.
+    /// It stops in the middle of what it does: behind so many more writes that are in its cache
+    /// alone.
     pub fn stop_after(&self, writes: u64) {
         self.handle.stop_after(writes);
     }

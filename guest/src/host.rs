@@ -44,7 +44,8 @@ pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
 }
 
-/// A program that is killed when this process ends, however that comes about. From a thread that stays until then: the system goes by it.
+/// A program that is killed when this process ends, however that comes about. From a thread that
+/// stays until then: the system goes by it.
 pub fn tied(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
@@ -77,7 +78,8 @@ mod tests {
 
     use super::*;
 
-    /// Starts a program, says its number and waits to be killed; or to be left alone, and then ends it.
+    /// Starts a program, says its number and waits to be killed; or to be left alone, and then ends
+    /// it.
     #[test]
     #[ignore = "the process that the next test kills"]
     fn whoever_starts_it() {

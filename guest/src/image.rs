@@ -1,4 +1,5 @@
-//! What every guest begins with: busybox, the RDMA modules and tools, rdma-core's libraries. Kept under `target`.
+//! What every guest begins with: busybox, the RDMA modules and tools, rdma-core's libraries. Kept
+//! under `target`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -135,7 +136,8 @@ fn fingerprint(texts: &[&str]) -> u64 {
 /// Raised when the archive is put together differently.
 const LAYOUT: &str = "2";
 const INIT: &str = include_str!("init.sh");
-/// Soft-RoCE and ext4 ask for checksums by name, which nobody loads for them here. Two slow a wire and reset connections.
+/// Soft-RoCE and ext4 ask for checksums by name, which nobody loads for them here. Two slow a wire
+/// and reset connections.
 const MODULES: [&str; 11] = [
     "crc32_generic",
     "crc32c_generic",

@@ -16,10 +16,11 @@ pub struct Job {
     pub name: &'static str,
     /// How cargo builds its programs, one command after another.
     builds: &'static [&'static [&'static str]],
-    /// Which of what that builds are needed: a target's name, behind its package's folder where other packages have one of
-    /// that name, and the program's name in the guest.
+    /// Which of what that builds are needed: a target's name, behind its package's folder where
+    /// other packages have one of that name, and the program's name in the guest.
     programs: &'static [(&'static str, &'static str)],
-    /// Programs of this host that come along where they are installed; the script does without those that are not.
+    /// Programs of this host that come along where they are installed; the script does without
+    /// those that are not.
     borrowed: &'static [&'static str],
     /// Run by each machine, with `$NODE` its number.
     script: &'static str,
@@ -27,7 +28,8 @@ pub struct Job {
     pub series: Series,
     /// Machines with a wire between them.
     pub machines: u8,
-    /// It has hung when it takes longer: many times what it takes on a host with nothing else to do.
+    /// It has hung when it takes longer: many times what it takes on a host with nothing else to
+    /// do.
     pub limit_s: u64,
 }
 
@@ -136,8 +138,8 @@ pub const POWER: Job = Job {
     machines: 1,
     limit_s: 600,
 };
-/// Optimised: the processor is emulated. All at once, as `.ci/run` has them: a package alone has dependencies with other
-/// features, and would be built again.
+/// Optimised: the processor is emulated. All at once, as `.ci/run` has them: a package alone has
+/// dependencies with other features, and would be built again.
 const COMMAND: &[&str] = &["build", "--release", "--bins", "--lib", "--examples"];
 const PAIRS: &[&str] =
     &["test", "--release", "--no-run", "--package", "overside-preload", "--test", "pairs", "--test", "allocations"];

@@ -1,4 +1,5 @@
-//! A Debian kernel: fetched, unpacked, and turned into what QEMU boots without unpacking it in the guest.
+//! A Debian kernel: fetched, unpacked, and turned into what QEMU boots without unpacking it in the
+//! guest.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,12 @@
 //! `cargo xtask guest`: tests on a real RDMA device, in a throw-away machine.
 //!
-//! `cargo xtask guest power`, which runs only where it is named: tables in `sync` on ext4, on a disk ([`drive`]) that loses, mixes or
-//! tears what no flush covers. QEMU is killed round after round; what was acknowledged must be there.
+//! `cargo xtask guest power`, which runs only where it is named: tables in `sync` on ext4, on a
+//! disk ([`drive`]) that loses, mixes or tears what no flush covers. QEMU is killed round after
+//! round; what was acknowledged must be there.
 //!
-//! QEMU boots a Debian kernel with soft-RoCE and rdma-core's own libraries, runs compiled tests and passes their exit
-//! status on. It emulates the processor, so nothing that is measured there means anything: correctness only.
+//! QEMU boots a Debian kernel with soft-RoCE and rdma-core's own libraries, runs compiled tests and
+//! passes their exit status on. It emulates the processor, so nothing that is measured there means
+//! anything: correctness only.
 //!
 //! | test | what runs |
 //! |---|---|
@@ -16,7 +18,8 @@
 //! | `between` | two machines, a wire and a key: every verb, a declared region, scans; delays, resets, a cut wire |
 //! | `ublk` | a volume as a block device, on a later kernel: fio and ext4 while node and server are killed |
 //!
-//! Kernel and base image are kept under `target/guest`. There is one emulated processor: tests must yield or sleep.
+//! Kernel and base image are kept under `target/guest`. There is one emulated processor: tests must
+//! yield or sleep.
 
 #![forbid(unsafe_code)]
 
@@ -65,7 +68,8 @@ fn root() -> PathBuf {
     own.parent().unwrap_or(own).to_path_buf()
 }
 
-/// Runs the named tests; when none is named, all but the one that takes the power away. `keep`: the archives stay for a look at them.
+/// Runs the named tests; when none is named, all but the one that takes the power away. `keep`: the
+/// archives stay for a look at them.
 fn run(root: &Path, keep: bool, names: &[&str]) -> Result<()> {
     let all = || JOBS.iter().chain([&POWER]);
     let chosen = |job: &&Job| if names.is_empty() { job.name != POWER.name } else { names.contains(&job.name) };

@@ -1,8 +1,9 @@
 //! `cargo xtask guest power`: a table server on a disk whose power goes, again and again.
 //!
-//! The machine serves tables from an ext4 file system in `sync`, and its clients say what was acknowledged. It is killed
-//! at some moment, and its [`Drive`] loses what no flush covered. The next machine says what it finds, which must be
-//! what was acknowledged, and of what was under way a beginning.
+//! The machine serves tables from an ext4 file system in `sync`, and its clients say what was
+//! acknowledged. It is killed at some moment, and its [`Drive`] loses what no flush covered. The
+//! next machine says what it finds, which must be what was acknowledged, and of what was under way
+//! a beginning.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,7 +61,8 @@ pub fn run(base: &Base, initrd: &Path, folder: &Path, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// A machine up to the moment in which its power goes; the last one up to where it has said what it found.
+/// A machine up to the moment in which its power goes; the last one up to where it has said what it
+/// found.
 fn one_life(
     lines: &Receiver<String>,
     book: &mut Book,
@@ -170,7 +172,8 @@ impl Book {
         }
     }
 
-    /// What was found is, of each client, what its acknowledged changes came to, or those and some behind them.
+    /// What was found is, of each client, what its acknowledged changes came to, or those and some
+    /// behind them.
     fn check(&mut self) {
         let found = std::mem::take(&mut self.found);
         for number in found.keys() {
@@ -219,7 +222,8 @@ impl Book {
     }
 }
 
-/// What changes with these numbers come to, as the machine's clients make them: the value of each slot.
+/// What changes with these numbers come to, as the machine's clients make them: the value of each
+/// slot.
 fn state(numbers: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
     let mut rows = BTreeMap::new();
     for number in numbers {

@@ -1,12 +1,16 @@
-//! `cargo xtask fuzz`: every fuzz target of the repository for a while, guided by coverage, on the stable compiler.
+//! `cargo xtask fuzz`: every fuzz target of the repository for a while, guided by coverage, on the
+//! stable compiler.
 //!
-//! libFuzzer needs counters in the code and nothing else that only a nightly compiler gives; the targets check their promises
-//! themselves. With `--sanitize` they are built under the address sanitizer as well, which the stable compiler has behind a
-//! nightly flag: where its library is absent, that is said and nothing is run. Each target starts from its committed corpus. What it finds stays under
-//! `target/fuzz/found`, an input that fails under `target/fuzz/failed`; `--keep` adds to the committed corpus those found inputs
-//! that reach code which nothing committed reaches, and the crates' own tests replay them from then on.
-//! `--no-run` builds them alone. `--but FOLDER` leaves out a crate's targets. `--minimize` runs nothing new: it drops committed inputs that reach no code which the others do
-//! not. Those with a name (`seed-*`, `crash-*` and what somebody named) stay.
+//! libFuzzer needs counters in the code and nothing else that only a nightly compiler gives; the
+//! targets check their promises themselves. With `--sanitize` they are built under the address
+//! sanitizer as well, which the stable compiler has behind a nightly flag: where its library is
+//! absent, that is said and nothing is run. Each target starts from its committed corpus. What it
+//! finds stays under `target/fuzz/found`, an input that fails under `target/fuzz/failed`. `--keep`
+//! adds to the committed corpus those found inputs that reach code which nothing committed reaches.
+//! The crates' own tests replay them from then on. `--no-run` builds them alone. `--but FOLDER`
+//! leaves out a crate's targets. `--minimize` runs nothing new: it drops committed inputs that
+//! reach no code which the others do not. Those with a name (`seed-*`, `crash-*` and what somebody
+//! named) stay.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,17 @@
 //! `cargo xtask instructions`: what the hot paths cost, counted under callgrind.
 //!
-//! Time on a shared machine says little about a change; the number of instructions says the same on every run. Each scenario of
-//! [`SCENARIOS`] is an example that does its work inside of one function, and only that function is counted. The
-//! recorded counts lie in `xtask/instructions.txt`; a scenario that needs more than they allow fails, and so does one that needs so much less
-//! that the record no longer guards anything. `--record` writes what was counted.
+//! Time on a shared machine says little about a change; the number of instructions says the same on
+//! every run. Each scenario of [`SCENARIOS`] is an example that does its work inside of one
+//! function, and only that function is counted. The recorded counts lie in
+//! `xtask/instructions.txt`; a scenario that needs more than they allow fails, and so does one that
+//! needs so much less that the record no longer guards anything. `--record` writes what was
+//! counted.
 //!
-//! Stamps are for logs, and a tree without them must not pay: its scenarios are counted against a build that has no stamps at all.
+//! Stamps are for logs, and a tree without them must not pay: its scenarios are counted against a
+//! build that has no stamps at all.
 //!
-//! Callgrind knows neither AVX-512 nor `pidfd_open`: kernels are counted on their AVX2 path, and a connection there is not told of
-//! its peer's process.
+//! Callgrind knows neither AVX-512 nor `pidfd_open`: kernels are counted on their AVX2 path, and a
+//! connection there is not told of its peer's process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -108,7 +111,8 @@ fn build(root: &Path) -> Result<()> {
     build_examples(root, &EXAMPLES, &[])
 }
 
-/// No package is named: each alone has dependencies with other features, and all that stands on them would be built again.
+/// No package is named: each alone has dependencies with other features, and all that stands on
+/// them would be built again.
 fn build_examples(root: &Path, examples: &[&str], more: &[&str]) -> Result<()> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--quiet"]).args(more).current_dir(root);

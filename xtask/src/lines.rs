@@ -2,7 +2,8 @@
 //!
 //! A line counts if a compiler sees anything on it: neither blank nor all comment. What ships and
 //! what tests it stand in columns of their own. Tests are whatever only tests, fuzzing or a model
-//! checker compile, and the folders `tests`, `benches`, `fuzz` and `examples`. Rust alone is counted.
+//! checker compile, and the folders `tests`, `benches`, `fuzz` and `examples`. Rust alone is
+//! counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -2,9 +2,11 @@
 //!
 //! - `cargo xtask tidy` holds the tree against the rules of docs/architecture.md and
 //!   CONTRIBUTING.md and prints each breach as `path:line: [rule] what to do`.
-//! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them against their record.
+//! - `cargo xtask instructions` counts the hot paths' instructions under callgrind and holds them
+//!   against their record.
 //! - `cargo xtask lines` counts lines of code by crate, and how they differ from a revision's.
-//! - `cargo xtask papers` renders docs/reference/claims.md and what docs/reference/results.md has of results; `--check` fails where they are stale.
+//! - `cargo xtask papers` renders docs/reference/claims.md and what docs/reference/results.md has
+//!   of results; `--check` fails where they are stale.
 //! - `cargo xtask fuzz` runs every fuzz target for a while, guided by coverage.
 //! - `cargo xtask guest` runs tests on a real RDMA device, in a throw-away machine.
 //! - `cargo xtask sim` runs the systems in simulated worlds, over many seeds.
@@ -38,7 +40,8 @@ const USAGE: &str = "usage: cargo xtask tidy | cargo xtask papers [--check] | ca
      cargo xtask lines [--json] [--against REV] | cargo xtask guest [--keep] [TEST]... | cargo xtask fuzz [--seconds N] [--keep] [--sanitize] [--minimize] [--no-run] [--but CRATE]... [CRATE/TARGET]... | \
      cargo xtask torture --help | cargo xtask sim --help";
 
-/// The packages of the README's test command: what is built of all of them at once need not be built again for one alone.
+/// The packages of the README's test command: what is built of all of them at once need not be
+/// built again for one alone.
 const TESTED: [&str; 3] = ["--workspace", "--exclude", "overside-peers"];
 
 fn main() -> ExitCode {

@@ -1,8 +1,9 @@
 //! `cargo xtask sim --mutants`: every fault that is planted in shipped code is found.
 //!
-//! A build with `--cfg mutants` has all of them, and the environment's `OVERSIDE_MUTANT` chooses one. A test that
-//! finds one says so in a comment above it, `Faults: NAME, NAME`, and is run with it: under shuttle, where its file is
-//! for shuttle alone. What no test names, the world of some seed must find.
+//! A build with `--cfg mutants` has all of them, and the environment's `OVERSIDE_MUTANT` chooses
+//! one. A test that finds one says so in a comment above it, `Faults: NAME, NAME`, and is run with
+//! it: under shuttle, where its file is for shuttle alone. What no test names, the world of some
+//! seed must find.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -181,7 +182,8 @@ fn first_failed(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)]
     Ok(None)
 }
 
-/// Whether the tests of a package are of another one, or stand on it. What that one's own tests need is not among them.
+/// Whether the tests of a package are of another one, or stand on it. What that one's own tests
+/// need is not among them.
 fn reaches(tree: &Tree, from: &str, to: &str) -> bool {
     let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(name) = left.pop() {

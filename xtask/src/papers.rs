@@ -1,4 +1,5 @@
-//! `cargo xtask papers`: docs/reference/claims.md out of docs/claims.toml and the committed results, and what docs/reference/results.md has of them.
+//! `cargo xtask papers`: docs/reference/claims.md out of docs/claims.toml and the committed
+//! results, and what docs/reference/results.md has of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -295,7 +296,8 @@ fn number(value: f64) -> String {
     format!("{value:.*}", (2.0 - before.min(2.0)) as usize)
 }
 
-/// What must be reached, and what each run has reached: a column for each machine, and which of its runs each value is of.
+/// What must be reached, and what each run has reached: a column for each machine, and which of its
+/// runs each value is of.
 fn bars(evidence: &Evidence) -> String {
     let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut rows: Vec<(String, BTreeMap<String, Vec<String>>)> = Vec::new();

@@ -1,9 +1,10 @@
 //! `cargo xtask sim`: the systems' simulations, over many seeds.
 //!
-//! A simulation is a test target called `sim` with a test `asked`, which runs the seeds of the variable
-//! `OVERSIDE_SIM_SEEDS` and prints a line for each, and behind it how often each kind of thing happened in
-//! that world. What happens in none of many worlds is not tested by them, and fails the run. A killed process of
-//! a simulated world leaves its threads behind, so each process of ours runs a few seeds and ends.
+//! A simulation is a test target called `sim` with a test `asked`. It runs the seeds of the
+//! variable `OVERSIDE_SIM_SEEDS` and prints a line for each, and behind it how often each kind of
+//! thing happened in that world. What happens in none of many worlds is not tested by them, and
+//! fails the run. A killed process of a simulated world leaves its threads behind, so each process
+//! of ours runs a few seeds and ends.
 //!
 //! `--mutants` plants faults in shipped code: see `mutants`.
 
@@ -196,7 +197,8 @@ fn compiles_tests(root: &Path) -> Command {
     cargo
 }
 
-/// Plants the faults, beside the usual build, which stays as it is. Nobody looks for a line in this one.
+/// Plants the faults, beside the usual build, which stays as it is. Nobody looks for a line in this
+/// one.
 pub fn with_mutants(root: &Path, cargo: &mut Command) {
     cargo.env("RUSTFLAGS", "--cfg mutants").env("CARGO_TARGET_DIR", crate::target(root).join("mutants"));
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
@@ -216,7 +218,8 @@ pub fn built(cargo: &mut Command, package: &str) -> Result<Option<PathBuf>> {
     Ok(program)
 }
 
-/// Whether that is how cargo's messages name a package: by its name, or by its folder where that is its name, too.
+/// Whether that is how cargo's messages name a package: by its name, or by its folder where that is
+/// its name, too.
 fn is_of(id: &str, package: &str) -> bool {
     let Some((path, version)) = id.rsplit_once('#') else { return false };
     version.split('@').next() == Some(package) || path.rsplit('/').next() == Some(package)
@@ -266,8 +269,8 @@ fn text_of(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Runs seeds, some in each process, as many processes as there are processors; until one fails, where
-/// that is enough.
+/// Runs seeds, some in each process, as many processes as there are processors; until one fails,
+/// where that is enough.
 pub fn over(suite: &Suite, seeds: Range<u64>, environment: &[(&str, String)], until_failed: bool) -> Result<Vec<Line>> {
     let batches: Vec<Range<u64>> = (seeds.start..seeds.end)
         .step_by(SEEDS_AT_ONCE as usize)

@@ -176,7 +176,8 @@ fn item_end(code: &str, at: usize) -> usize {
     }
 }
 
-/// Where a field, variant, arm or statement ends: with its comma or semicolon, or before what holds it closes.
+/// Where a field, variant, arm or statement ends: with its comma or semicolon, or before what holds
+/// it closes.
 fn field_end(code: &str, start: usize) -> usize {
     let mut depth = 0isize;
     for (offset, byte) in code.bytes().enumerate().skip(start) {

@@ -11,7 +11,8 @@ pub struct PinAccount {
     blocks: [OnceLock<Box<[PinEntry]>>; BLOCKS],
     /// Of all entries.
     bytes: AtomicU64,
-    /// Where to look for a free place first: behind the last one taken, since pins mostly end in the order in which they began.
+    /// Where to look for a free place first: behind the last one taken, since pins mostly end in
+    /// the order in which they began.
     next: AtomicUsize,
 }
 
@@ -38,13 +39,15 @@ impl PinAccount {
         Arc::ptr_eq(&self.core, core)
     }
 
-    /// Bytes of all pages pinned through this account, their overflow extents included. A page pinned twice counts twice.
+    /// Bytes of all pages pinned through this account, their overflow extents included. A page
+    /// pinned twice counts twice.
     pub fn pinned_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of pages that the tree has replaced and that stay in memory because they are pinned through this account. Looks at
-    /// every pin; [`pinned_bytes`](Self::pinned_bytes) is never less and looks at none.
+    /// Bytes of pages that the tree has replaced and that stay in memory because they are pinned
+    /// through this account. Looks at every pin; [`pinned_bytes`](Self::pinned_bytes) is never less
+    /// and looks at none.
     pub fn held_bytes(&self) -> u64 {
         let held = self.places().filter(|p| match p.unit.load(Ordering::Acquire) {
             0 => false,

@@ -1,12 +1,15 @@
 //! A tree made of leaves that were written down: a checkpoint's pages become a tree's again.
 //!
-//! Leaves come in key order, as a [`PinnedPage`](crate::PinnedPage) shows them: the base page as it lies, the rows of it that count, the
-//! newest delta of each key, and the bytes of what lies in extents. Where they come from is not the tree's, so all of it is
-//! checked, row by row, and nothing of it is taken over but rows: each becomes part of a new page, copied in stretches and once, with the
-//! deltas merged in. Inner nodes are built over the pages in the end. No row is searched for a place.
+//! Leaves come in key order, as a [`PinnedPage`](crate::PinnedPage) shows them. That is the base
+//! page as it lies, the rows of it that count, the newest delta of each key, and the bytes of what
+//! lies in extents. Where they come from is not the tree's, so all of it is checked, row by row,
+//! and nothing of it is taken over but rows. Each becomes part of a new page, copied in stretches
+//! and once, with the deltas merged in. Inner nodes are built over the pages in the end. No row is
+//! searched for a place.
 //!
-//! A scan skips leaves without rows, and pages of different instants may overlap: what the earlier page had is clipped from
-//! the later one by [`PinnedPage::rows`](crate::PinnedPage::rows). So a leaf begins where the leaf before it ended, whatever its own low fence says.
+//! A scan skips leaves without rows, and pages of different instants may overlap: what the earlier
+//! page had is clipped from the later one by [`PinnedPage::rows`](crate::PinnedPage::rows). So a
+//! leaf begins where the leaf before it ended, whatever its own low fence says.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +40,8 @@ pub struct AdoptLeaf<'a> {
     pub base: &'a [u8],
     /// [`PinnedPage::rows`](crate::PinnedPage::rows).
     pub rows: Range<usize>,
-    /// The [record](DeltaRecord::record) of each of [`PinnedPage::deltas`](crate::PinnedPage::deltas).
+    /// The [record](DeltaRecord::record) of each of
+    /// [`PinnedPage::deltas`](crate::PinnedPage::deltas).
     pub deltas: &'a [&'a [u8]],
     /// [`PinnedPage::extents`](crate::PinnedPage::extents).
     pub extents: &'a [&'a [u8]],
@@ -65,7 +69,8 @@ pub enum AdoptError {
     Tree(#[from] Error),
 }
 
-/// A tree to be. Several threads may take [parts](Self::part) of the key space at once; [`finish`](Self::finish) joins them.
+/// A tree to be. Several threads may take [parts](Self::part) of the key space at once;
+/// [`finish`](Self::finish) joins them.
 pub struct Adoption {
     core: Arc<Core>,
 }
@@ -109,8 +114,8 @@ impl Tree {
 }
 
 impl Adoption {
-    /// A part of the key space, without leaves yet. It begins at `from`: at the empty key, or where the leaf in front of its first one
-    /// ends.
+    /// A part of the key space, without leaves yet. It begins at `from`: at the empty key, or where
+    /// the leaf in front of its first one ends.
     pub fn part(&self, from: &[u8]) -> Part {
         let end = Some(from.to_vec());
         Part { core: self.core.clone(), from: from.to_vec(), pages: Vec::new(), end, leaves: 0, rows: 0 }
@@ -119,7 +124,8 @@ impl Adoption {
     /// The tree of all parts, which come in key order. Keys that are in none of them are not there.
     ///
     /// # Errors
-    /// [`AdoptError::Order`] for parts that overlap, [`AdoptError::Tree`] where there is no room left.
+    /// [`AdoptError::Order`] for parts that overlap, [`AdoptError::Tree`] where there is no room
+    /// left.
     ///
     /// # Panics
     /// When another adoption made a part.
@@ -153,8 +159,9 @@ impl Part {
     /// Takes the next leaf in key order.
     ///
     /// # Errors
-    /// [`AdoptError::Leaf`] where it is damaged or out of order; the part goes on without it, and its keys are not there.
-    /// [`AdoptError::Tree`] where there is no room: the adoption cannot go on.
+    /// [`AdoptError::Leaf`] where it is damaged or out of order; the part goes on without it, and
+    /// its keys are not there. [`AdoptError::Tree`] where there is no room: the adoption cannot go
+    /// on.
     pub fn take(&mut self, leaf: &AdoptLeaf<'_>) -> Result<(), AdoptError> {
         let damaged = |fault| AdoptError::Leaf { leaf: self.leaves, fault };
         let checked = Checked::of(leaf, &self.end, &self.core.options).map_err(damaged)?;

@@ -19,20 +19,23 @@ pub struct Exhausted;
 ///
 /// # Safety
 ///
-/// `base()` and the sizes never change. Chunk `i` is `base() + i * chunk_bytes() .. + chunk_bytes()`. A part of it, from a
-/// `commit(i, part)` that succeeded until `decommit(i)`, is readable and writable by this process, does not move,
-/// and is used by nobody but the tree (others may read it). `base()` is aligned to 4 KiB, and `base() .. base() + chunks_max() * chunk_bytes()` is an address
-/// range of its own that lives as long as the arena.
+/// `base()` and the sizes never change. Chunk `i` is `base() + i * chunk_bytes() .. +
+/// chunk_bytes()`. A part of it, from a `commit(i, part)` that succeeded until `decommit(i)`, is
+/// readable and writable by this process, does not move, and is used by nobody but the tree (others
+/// may read it). `base()` is aligned to 4 KiB, and `base() .. base() + chunks_max() *
+/// chunk_bytes()` is an address range of its own that lives as long as the arena.
 pub unsafe trait Arena: Send + Sync + 'static {
     /// First address of chunk 0.
     fn base(&self) -> NonNull<u8>;
-    /// Bytes of a chunk: a power of two, at least 1 MiB, at most 4 GiB, and at least twice the largest value.
+    /// Bytes of a chunk: a power of two, at least 1 MiB, at most 4 GiB, and at least twice the
+    /// largest value.
     fn chunk_bytes(&self) -> usize;
     /// How many chunks there can be, 4 TiB of them at most.
     fn chunks_max(&self) -> usize;
-    /// Makes bytes `part` of chunk `chunk` usable, whole 64ths of it; refused while some of them are committed already, so that two
-    /// trees over one arena never have the same bytes. A tree's first chunk comes in parts, the first ones first; all others come whole.
-    /// May block; the tree calls it under a lock of its own.
+    /// Makes bytes `part` of chunk `chunk` usable, whole 64ths of it; refused while some of them
+    /// are committed already, so that two trees over one arena never have the same bytes. A tree's
+    /// first chunk comes in parts, the first ones first; all others come whole. May block; the tree
+    /// calls it under a lock of its own.
     fn commit(&self, chunk: usize, part: Range<usize>) -> Result<(), Exhausted>;
     /// Gives chunk `chunk` back, with all parts of it that are committed.
     ///
@@ -40,13 +43,14 @@ pub unsafe trait Arena: Send + Sync + 'static {
     ///
     /// The tree committed it, and nobody uses it any more.
     unsafe fn decommit(&self, chunk: usize);
-    /// The segment that byte `at` of the arena lies in, as a provider knows it: one for each part that was committed.
-    /// [`SegmentId::FOREIGN`] for memory that none registered.
+    /// The segment that byte `at` of the arena lies in, as a provider knows it: one for each part
+    /// that was committed. [`SegmentId::FOREIGN`] for memory that none registered.
     fn segment(&self, at: u64) -> SegmentId {
         let _ = at;
         SegmentId::FOREIGN
     }
-    /// Where each segment begins, its bytes and its number, in ascending order; none for memory that none registered.
+    /// Where each segment begins, its bytes and its number, in ascending order; none for memory
+    /// that none registered.
     fn segments(&self) -> Vec<(u64, u64, SegmentId)> {
         Vec::new()
     }
@@ -74,7 +78,8 @@ impl HeapArena {
         HeapArena::with_chunks(2 << 20, bytes_max.div_ceil(2 << 20).max(1))
     }
 
-    /// Reserves address space for `chunks_max` chunks of `chunk_bytes` (a power of two from 1 MiB on).
+    /// Reserves address space for `chunks_max` chunks of `chunk_bytes` (a power of two from 1 MiB
+    /// on).
     pub fn with_chunks(chunk_bytes: usize, chunks_max: usize) -> Result<HeapArena, Exhausted> {
         assert!(
             chunk_bytes.is_power_of_two() && chunk_bytes >= CHUNK_BYTES_MIN,
@@ -159,5 +164,6 @@ unsafe impl Arena for HeapArena {
 pub(crate) const ARENA_BYTES_MAX: usize = 1 << 42;
 /// Several of the longest pages must find room in a chunk.
 pub(crate) const CHUNK_BYTES_MIN: usize = 1 << 20;
-/// Longer values have lengths of more than 32 bits, and longer spans more slots than their counts have.
+/// Longer values have lengths of more than 32 bits, and longer spans more slots than their counts
+/// have.
 pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 32;

@@ -1,12 +1,14 @@
 //! Many rows at once: sorted by key, and taken leaf by leaf.
 //!
-//! The rows of one leaf go into it together, by one new page (or several, when they do not fit into one) and a single
-//! compare-and-swap of the leaf's word. What a row is told is decided on the state that this word named, so each row is as atomic
-//! as if it had come alone. All rows of a leaf take effect at the same instant. A lost race begins again with a fresh look, for
-//! the leaf may have split.
+//! The rows of one leaf go into it together, by one new page (or several, when they do not fit into
+//! one) and a single compare-and-swap of the leaf's word. What a row is told is decided on the
+//! state that this word named, so each row is as atomic as if it had come alone. All rows of a leaf
+//! take effect at the same instant. A lost race begins again with a fresh look, for the leaf may
+//! have split.
 //!
-//! Rows that still find room in the leaf's chain go there as deltas: a delta copies one row where a page copies all. From the row
-//! on that would find the chain full, the page is written anew in any case, and the others cost next to nothing in it.
+//! Rows that still find room in the leaf's chain go there as deltas: a delta copies one row where a
+//! page copies all. From the row on that would find the chain full, the page is written anew in any
+//! case, and the others cost next to nothing in it.
 
 use std::ops::Range;
 
@@ -73,7 +75,8 @@ pub(crate) type Row<'r> = (&'r [u8], &'r [u8]);
 struct Batch<'r> {
     put: Put,
     rows: &'r [Row<'r>],
-    /// Of each row looked at, in the batch's order. A row that was not reached says [`Error::Exhausted`].
+    /// Of each row looked at, in the batch's order. A row that was not reached says
+    /// [`Error::Exhausted`].
     answers: Vec<Result<bool, Error>>,
     /// Each of these rows' stamp, as an [`Outcome`] has it; none in a tree without stamps.
     stamps: Vec<u64>,
@@ -88,8 +91,9 @@ struct Order<'o> {
 }
 
 impl Core {
-    /// Puts rows as if one after another: what became of them and, in a tree with stamps, each one's. Looks at none behind the one that makes `refused_max` refusals, and at
-    /// none behind one that finds no memory, but for those that it had sorted in front of it.
+    /// Puts rows as if one after another: what became of them and, in a tree with stamps, each
+    /// one's. Looks at none behind the one that makes `refused_max` refusals, and at none behind
+    /// one that finds no memory, but for those that it had sorted in front of it.
     pub(crate) fn put_many(
         &self,
         put: Put,
@@ -136,8 +140,8 @@ impl Core {
         (batch.answers, batch.stamps)
     }
 
-    /// Puts the row at `at` of the order, and those behind it that go into the same leaf if a new page is due. How far it came, and
-    /// whether there is no more memory.
+    /// Puts the row at `at` of the order, and those behind it that go into the same leaf if a new
+    /// page is due. How far it came, and whether there is no more memory.
     fn put_next(&self, batch: &mut Batch<'_>, order: &Order<'_>, at: usize) -> (usize, bool) {
         let mut failed = 0;
         while failed <= TRIES {
@@ -192,8 +196,8 @@ impl Core {
         Ok(Some(at + 1))
     }
 
-    /// Where the rows end that belong into the leaf that was found for the first of them. A row that is refused for its
-    /// length, or has a rest that takes an extent of its own, goes alone.
+    /// Where the rows end that belong into the leaf that was found for the first of them. A row
+    /// that is refused for its length, or has a rest that takes an extent of its own, goes alone.
     fn same_leaf(&self, found: &FoundLeaf<'_>, batch: &Batch<'_>, order: &Order<'_>, at: usize) -> usize {
         let rows = order.rows[at..].iter().take(ROWS_MAX).map(|row| batch.rows[*row as usize]);
         let fits = |(key, value): &Row<'_>| {
@@ -244,8 +248,9 @@ impl Core {
         Ok(outcome?.then_some(done))
     }
 
-    /// The leaf's rows and those of `range` behind them, where none of these can be there already or come twice, as when a
-    /// table is loaded in the order of its keys; none otherwise. [`decide`](Self::decide) would say the same, row by row.
+    /// The leaf's rows and those of `range` behind them, where none of these can be there already
+    /// or come twice, as when a table is loaded in the order of its keys; none otherwise.
+    /// [`decide`](Self::decide) would say the same, row by row.
     fn append<'e, 'r: 'e>(
         &self,
         found: &'e FoundLeaf<'_>,
@@ -276,8 +281,9 @@ impl Core {
         Some(pieces)
     }
 
-    /// Decides on the rows of `range`, one after another, by the leaf's state. The changes to its base page, its chain's and the
-    /// rows', in key order, and whether all rows go behind the base page's last one; none if every row is refused.
+    /// Decides on the rows of `range`, one after another, by the leaf's state. The changes to its
+    /// base page, its chain's and the rows', in key order, and whether all rows go behind the base
+    /// page's last one; none if every row is refused.
     #[allow(clippy::type_complexity)]
     fn decide<'e, 'r: 'e>(
         &self,

@@ -1,8 +1,10 @@
-//! Consolidation: base page and chain become a new base page, or several when it has grown too large.
+//! Consolidation: base page and chain become a new base page, or several when it has grown too
+//! large.
 //!
-//! The change that found the chain full goes in with it, and the whole is one compare-and-swap. A split makes the right
-//! pages first (nobody knows them yet), then replaces the left one by a page that ends at the first separator and links to the
-//! next page, then tells the parent; whoever comes between follows the links and tells the parent himself.
+//! The change that found the chain full goes in with it, and the whole is one compare-and-swap. A
+//! split makes the right pages first, which no thread knows yet. Then it replaces the left one by a
+//! page that ends at the first separator and links to the next page. Then it updates the parent. A
+//! thread that comes between follows the links and updates the parent itself.
 
 use std::ops::Range;
 
@@ -66,7 +68,8 @@ pub(crate) fn merge<'a>(
 }
 
 impl Core {
-    /// Replaces the leaf by a clean one that includes `last`, whose stamp is `stamp`; false if somebody was faster.
+    /// Replaces the leaf by a clean one that includes `last`, whose stamp is `stamp`; false if
+    /// somebody was faster.
     pub(crate) fn consolidate(
         &self,
         guard: &Guard<'_>,
@@ -87,8 +90,9 @@ impl Core {
         self.replace(guard, found, &pieces, fill, shrinking, stamp)
     }
 
-    /// Replaces the leaf by a clean one of `pieces`, which include what its chain changed; false if somebody was faster. `appended`:
-    /// its new rows lie behind its old ones. They have one `stamp`.
+    /// Replaces the leaf by a clean one of `pieces`, which include what its chain changed; false if
+    /// somebody was faster. `appended`: its new rows lie behind its old ones. They have one
+    /// `stamp`.
     pub(crate) fn rewrite(
         &self,
         guard: &Guard<'_>,
@@ -101,8 +105,9 @@ impl Core {
         self.replace(guard, found, pieces, fill, false, stamp)
     }
 
-    /// Replaces the leaf by a page that consists of `pieces`, or by several where one would be too long. `stamp` was drawn after the
-    /// leaf's word was read, so it is the newest one of all that is in them.
+    /// Replaces the leaf by a page that consists of `pieces`, or by several where one would be too
+    /// long. `stamp` was drawn after the leaf's word was read, so it is the newest one of all that
+    /// is in them.
     fn replace(
         &self,
         guard: &Guard<'_>,
@@ -142,7 +147,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Replaces the leaf by pages that end before the rows `cuts` of `pieces`, and the last one where the leaf did.
+    /// Replaces the leaf by pages that end before the rows `cuts` of `pieces`, and the last one
+    /// where the leaf did.
     fn split(
         &self,
         guard: &Guard<'_>,
@@ -201,5 +207,6 @@ impl Core {
     }
 }
 
-/// Pieces for which no memory is allocated: a default chain, the change that consolidates it, and what lies between.
+/// Pieces for which no memory is allocated: a default chain, the change that consolidates it, and
+/// what lies between.
 const PIECES: usize = 35;

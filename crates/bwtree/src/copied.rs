@@ -6,7 +6,8 @@ use crate::newest::Newest;
 use crate::page::{KeyParts, Leaf, Rest, head_of};
 use crate::pinned::Row;
 
-/// Rows of one leaf at one instant, in key order, deltas merged in, in the memory of a [`Reader`](crate::Reader).
+/// Rows of one leaf at one instant, in key order, deltas merged in, in the memory of a
+/// [`Reader`](crate::Reader).
 #[derive(Debug, Clone, Copy)]
 pub struct Copied<'a> {
     form: Form<'a>,
@@ -37,8 +38,8 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// When all keys have the same length: bytes that all begin with, and bytes of each head that belong to the key. As
-    /// [`Leaf::fixed_keys`].
+    /// When all keys have the same length: bytes that all begin with, and bytes of each head that
+    /// belong to the key. As [`Leaf::fixed_keys`].
     #[inline]
     pub fn fixed_keys(&self) -> Option<(&'a [u8], usize)> {
         match self.form {
@@ -92,7 +93,8 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Rows with keys of one length and values of a fixed one, which is what short rows mostly are: two arrays.
+/// Rows with keys of one length and values of a fixed one, which is what short rows mostly are: two
+/// arrays.
 #[derive(Debug, Default)]
 pub(crate) struct Plain {
     common: Vec<u8>,
@@ -103,8 +105,8 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Copies the first `rows_max` of `leaf`'s `rows` with the changes among them. How many rows that are; `None` if they are not
-    /// of this kind.
+    /// Copies the first `rows_max` of `leaf`'s `rows` with the changes among them. How many rows
+    /// that are; `None` if they are not of this kind.
     pub(crate) fn copy(
         &mut self,
         leaf: &Leaf<'_>,

@@ -21,8 +21,8 @@ pub(crate) struct Core {
     pub(crate) store: Store,
     pub(crate) epochs: Epochs,
     pub(crate) options: Options,
-    /// Deltas on a page before the next change consolidates it, at most those of the options. Any value will do for a change
-    /// that is under way, so this orders nothing.
+    /// Deltas on a page before the next change consolidates it, at most those of the options. Any
+    /// value will do for a change that is under way, so this orders nothing.
     chain_max: AtomicUsize,
     pub(crate) sheltered: Sheltered,
     pub(crate) stamps: Option<Arc<Stamps>>,
@@ -123,8 +123,8 @@ impl Core {
         self.store.map.entry(pid).word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Makes a sealed leaf of `pieces`, unpublished: its word, and what to discard if it stays so. `newest`: the newest stamp of what it
-    /// replaces and changes.
+    /// Makes a sealed leaf of `pieces`, unpublished: its word, and what to discard if it stays so.
+    /// `newest`: the newest stamp of what it replaces and changes.
     pub(crate) fn build_leaf(
         &self,
         pieces: &[Piece<'_>],
@@ -143,7 +143,8 @@ impl Core {
         Ok((self.store.seal(&fresh), fresh))
     }
 
-    /// Bytes to keep free for deltas behind a page: a full chain of average records, at most a quarter of a page.
+    /// Bytes to keep free for deltas behind a page: a full chain of average records, at most a
+    /// quarter of a page.
     pub(crate) fn room(&self, pieces: &[Piece<'_>], layout: &Layout) -> usize {
         let row = match layout.count {
             0 => 32 + self.options.prefix_len,

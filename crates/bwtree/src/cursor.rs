@@ -1,4 +1,5 @@
-//! A scan's way through the leaves: by fences, never by page numbers, so splits and merges between two pages change nothing.
+//! A scan's way through the leaves: by fences, never by page numbers, so splits and merges between
+//! two pages change nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ pub enum Direction {
 
 /// Iterator over the leaves of a key range, each pinned as it was at one instant.
 ///
-/// No snapshot: a page shows its state when the cursor came by. Rows that are there throughout come exactly once. Between two pages
-/// nothing is held but the bounds, so a cursor left open costs nothing, and pages that were taken
-/// [together](Self::together) and not yet given out; pages hold pins as long as they are kept.
+/// No snapshot: a page shows its state when the cursor came by. Rows that are there throughout come
+/// exactly once. Between two pages nothing is held but the bounds, so a cursor left open costs
+/// nothing, and pages that were taken [together](Self::together) and not yet given out. Pages hold
+/// pins as long as they are kept.
 pub struct Pages {
     core: Arc<Core>,
     account: Option<Arc<PinAccount>>,
@@ -54,8 +56,9 @@ impl Pages {
         Pages { core, account: None, from, to, direction, done, together: [1; 2], taken, newest: 0, passed: 0 }
     }
 
-    /// Takes up to so many pages in one go, one at first and ever more, where the scan goes forward: one way down and one pin's expense for
-    /// all of them. They stay in memory until the last of them is dropped. Default: one.
+    /// Takes up to so many pages in one go, one at first and ever more, where the scan goes
+    /// forward: one way down and one pin's expense for all of them. They stay in memory until the
+    /// last of them is dropped. Default: one.
     pub fn together(mut self, pages: usize) -> Pages {
         self.together = [pages.clamp(1, TOGETHER_MAX), 1];
         self
@@ -71,8 +74,9 @@ impl Pages {
         self
     }
 
-    /// No change that its pages so far, or their absence, shows has a larger [stamp](crate::Stamps): of the end of a scan, which may have
-    /// passed over pages that others emptied. 0 in a tree without stamps.
+    /// No change that its pages so far, or their absence, shows has a larger
+    /// [stamp](crate::Stamps): of the end of a scan, which may have passed over pages that others
+    /// emptied. 0 in a tree without stamps.
     pub fn newest(&self) -> u64 {
         self.newest.max(self.passed)
     }

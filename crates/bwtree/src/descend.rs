@@ -1,9 +1,10 @@
 //! The way down: from the root to the leaf that holds a key, helping along what is met half done.
 //!
-//! - A page whose high fence is at or below the target split and its parent does not know yet: the parent is told (the half
-//!   done split is finished) and the way goes on along the side link.
-//! - A parent that says "this child is being merged": the merge is finished first. A frozen page on the way means that its
-//!   parent changed since it was read: from the root again.
+//! - A page whose high fence is at or below the target split and its parent does not know yet. The
+//!   parent is updated, which finishes the half done split, and the way goes on along the side
+//!   link.
+//! - A parent that says "this child is being merged": the merge is finished first. A frozen page on
+//!   the way means that its parent changed since it was read: from the root again.
 
 use crate::core::{Core, ROOT};
 use crate::epoch::Guard;
@@ -25,8 +26,9 @@ impl Core {
         Word::read(guard, self.store.map.entry(pid))
     }
 
-    /// The leaf right of `leaf`, if it is not being merged. Asks for what a scan forward will
-    /// read next: the header of the leaf after it, and, since its own header was asked for a leaf ago, its chain.
+    /// The leaf right of `leaf`, if it is not being merged. Asks for what a scan forward will read
+    /// next: the header of the leaf after it, and, since its own header was asked for a leaf ago,
+    /// its chain.
     pub(crate) fn next_leaf<'g>(&self, guard: &'g Guard<'_>, leaf: &Leaf<'_>) -> Option<LeafState<'g>> {
         if leaf.right() == NO_PAGE {
             return None;

@@ -1,13 +1,15 @@
 //! Reclamation: when is what was unlinked seen by nobody any more?
 //!
-//! A thread inside the tree holds a slot with an interval of epochs, from the one in which it came in to the last one in
-//! which it read a word of the mapping table; every object knows the epoch of its birth and the one in which it was
-//! retired. An object may go once its life overlaps no thread's interval. So a thread that is descheduled inside the tree
-//! holds back what lived when it last looked, never what is born later: at most about the tree's size at that moment,
-//! however long it sleeps (plain epochs would hold back everything retired since). Nobody waits for it.
+//! A thread inside the tree holds a slot with an interval of epochs, from the one in which it came
+//! in to the last one in which it read a word of the mapping table. Every object knows the epoch of
+//! its birth and the one in which it was retired. An object may go once its life overlaps no
+//! thread's interval. So a thread that is descheduled inside the tree holds back what lived when it
+//! last looked, never what is born later. That is at most about the tree's size at that moment,
+//! however long it sleeps (plain epochs would hold back everything retired since). Nobody waits for
+//! it.
 //!
-//! The interval's end is raised by [`Guard::protect`]: read the word, read the epoch, and if the epoch is not the
-//! published end, publish it and read the word again.
+//! The interval's end is raised by [`Guard::protect`]: read the word, read the epoch, and if the
+//! epoch is not the published end, publish it and read the word again.
 
 #![allow(unsafe_code)]
 
@@ -50,7 +52,8 @@ pub(crate) struct Slot {
     pending: Count,
     pending_bytes: Count,
     thread: Count32,
-    /// First epoch of the user seen to lag, and when that was first seen (ns since `Epochs::start`).
+    /// First epoch of the user seen to lag, and when that was first seen (ns since
+    /// `Epochs::start`).
     lag_epoch: Count,
     lag_since: Count,
     /// Counters of the tree's statistics, written by the slot's holder only.
@@ -77,7 +80,8 @@ pub struct Stall {
     pub at_least: Duration,
 }
 
-/// Being inside the tree: nothing read through [`protect`](Guard::protect) goes away before the guard does.
+/// Being inside the tree: nothing read through [`protect`](Guard::protect) goes away before the
+/// guard does.
 pub(crate) struct Guard<'a> {
     epochs: &'a Epochs,
     slot: &'a Slot,
@@ -209,7 +213,8 @@ impl<'a> Guard<'a> {
         self.slot.counters[counter].load(Ordering::Relaxed)
     }
 
-    /// Puts what was just unlinked (and was born in epoch `birth`) aside. True: time to [`collect`](Guard::collect).
+    /// Puts what was just unlinked (and was born in epoch `birth`) aside. True: time to
+    /// [`collect`](Guard::collect).
     pub(crate) fn retire(&self, what: Retired, birth: u64, bytes: usize) -> bool {
         let retired = self.epochs.now();
         // SAFETY: [bwtree-epoch-slot] this guard holds the slot.
@@ -221,7 +226,8 @@ impl<'a> Guard<'a> {
         limbo.len() >= self.slot.collect_at.get()
     }
 
-    /// Starts a new epoch and lets go what nobody can see; `all` looks into other threads' idle slots as well.
+    /// Starts a new epoch and lets go what nobody can see; `all` looks into other threads' idle
+    /// slots as well.
     pub(crate) fn collect(&self, all: bool, mut free: impl FnMut(Retired)) {
         let begun = self.epochs.now.fetch_add(1, Ordering::SeqCst) + 1;
         let mut intervals = Vec::new();
@@ -250,8 +256,8 @@ impl Drop for Guard<'_> {
 
 /// Lets go what of the slot's limbo lived in none of the intervals. The caller holds the slot.
 ///
-/// The intervals were looked at in epoch `begun` or later. What was retired from then on stays: another thread may have come in,
-/// read it and seen it retired into this slot after the look.
+/// The intervals were looked at in epoch `begun` or later. What was retired from then on stays:
+/// another thread may have come in, read it and seen it retired into this slot after the look.
 fn sweep(slot: &Slot, begun: u64, intervals: &[(u64, u64)], free: &mut impl FnMut(Retired)) {
     // SAFETY: [bwtree-epoch-slot] the caller holds the slot, and `free` does not come back here.
     let limbo = unsafe { &mut *slot.limbo.get() };
@@ -296,7 +302,8 @@ const LAG: u64 = 2;
 const LIFE_BITS: u32 = 20;
 const LIFE_MAX: u64 = (1 << LIFE_BITS) - 1;
 
-/// Run by `.ci/shuttle`: this module's code as it ships, with nothing around it, so that few schedules come to the rare ones.
+/// Run by `.ci/shuttle`: this module's code as it ships, with nothing around it, so that few
+/// schedules come to the rare ones.
 #[cfg(all(test, shuttle))]
 mod under_shuttle {
     use std::sync::Arc;
@@ -305,8 +312,9 @@ mod under_shuttle {
     use super::*;
     use shuttle::thread;
 
-    /// One looks who is inside, and then goes through what a thread that has left retired. In between a reader may have come
-    /// in, and a writer may have replaced what it reads and left: the look is older than what it is held against.
+    /// One looks who is inside, and then goes through what a thread that has left retired. In
+    /// between a reader may have come in, and a writer may have replaced what it reads and left:
+    /// the look is older than what it is held against.
     fn nothing_goes_under_a_reader() {
         let (epochs, word, freed) =
             (Arc::new(Epochs::new(&crate::waits::System)), Arc::new(AtomicU64::new(1)), Arc::new(Freed::new(0)));

@@ -1,7 +1,8 @@
 //! Inner nodes: immutable arrays in private memory, replaced as a whole.
 //!
-//! They change once per some hundreds of inserts (when a leaf splits or merges), and are never transmitted, so they carry no
-//! deltas: a flat array of 8-byte key heads to search in, the children's numbers, and the separators' bytes for ties.
+//! They change once per some hundreds of inserts (when a leaf splits or merges), and are never
+//! transmitted, so they carry no deltas. They are a flat array of 8-byte key heads to search in,
+//! the children's numbers, and the separators' bytes for ties.
 
 use std::cmp::Ordering;
 
@@ -131,7 +132,8 @@ impl Inner {
         }
     }
 
-    /// The child to go to: the last one whose separator is at or below the target (strictly below for `Below`).
+    /// The child to go to: the last one whose separator is at or below the target (strictly below
+    /// for `Below`).
     #[inline]
     pub(crate) fn child(&self, target: Target<'_>) -> usize {
         match target {

@@ -1,16 +1,18 @@
 //! Merging a page into its left neighbour, at any level, in steps that anybody can carry on:
 //!
-//! 1. *mark*: the parent's node says which child is going. The child is not the parent's first one, so its left neighbour
-//!    (or a page split off from that) has the same parent; at most one child of a parent is going at a time, and a marked
-//!    node neither splits nor freezes.
+//! 1. *mark*: the parent's node says which child is going. The child is not the parent's first one,
+//!    so its left neighbour (or a page split off from that) has the same parent. At most one child
+//!    of a parent is going at a time, and a marked node neither splits nor freezes.
 //! 2. *freeze*: a bit in the child's word; no compare-and-swap on it can succeed any more.
-//! 3. *absorb*: the left neighbour is replaced by a page with the rows of both, ending where the child ended. Only then does the
-//!    child's word become `GONE`, and only after that is what it named retired: a guard that comes to the child's number by what it
-//!    read before (a side link, the parent as it was) would follow the word to memory that nothing keeps.
-//! 4. *forget*: the parent's node is replaced by one without the child and without the mark. The child's number is retired.
+//! 3. *absorb*: the left neighbour is replaced by a page with the rows of both, ending where the
+//!    child ended. Only then does the child's word become `GONE`, and only after that is what it
+//!    named retired. A guard that comes to the child's number by what it read before (a side link,
+//!    the parent as it was) would follow the word to memory that nothing keeps.
+//! 4. *forget*: the parent's node is replaced by one without the child and without the mark. The
+//!    child's number is retired.
 //!
-//! The parent holds the only reference to the child besides the left neighbour's side link, and both are gone then; late
-//! helpers of the child's split cannot bring it back (see `post`).
+//! The parent holds the only reference to the child besides the left neighbour's side link, and
+//! both are gone then; late helpers of the child's split cannot bring it back (see `post`).
 
 use crate::alloc::Purpose;
 use crate::consolidate::pieces_of;
@@ -26,7 +28,8 @@ use crate::store::{FROZEN, GONE, LeafState, Node};
 use crate::sync::Ordering;
 
 impl Core {
-    /// Page `pid` of `level`, which starts at `low`, has become small: merges it with a neighbour if they fit together.
+    /// Page `pid` of `level`, which starts at `low`, has become small: merges it with a neighbour
+    /// if they fit together.
     pub(crate) fn merge(&self, guard: &Guard<'_>, level: u32, pid: u32, low: &[u8]) {
         let (parent, node) = self.find_inner(guard, level + 1, Target::At(low));
         if node.merging != NO_PAGE {
@@ -79,8 +82,9 @@ impl Core {
         }
     }
 
-    /// Carries the merge that node `parent` is marked with to its end. Fails when there is no memory for the joint page; the
-    /// child stays frozen then, can be read, and the next writer tries again.
+    /// Carries the merge that node `parent` is marked with to its end. Fails when there is no
+    /// memory for the joint page; the child stays frozen then, can be read, and the next writer
+    /// tries again.
     pub(crate) fn finish_merge(&self, guard: &Guard<'_>, parent: u32) -> Result<(), Error> {
         loop {
             let word = self.read(guard, parent);
@@ -115,7 +119,8 @@ impl Core {
         }
     }
 
-    /// Step 2. False: look again. Fails when the child is an inner node under which a merge lacks memory; it is not frozen then.
+    /// Step 2. False: look again. Fails when the child is an inner node under which a merge lacks
+    /// memory; it is not frozen then.
     fn freeze(&self, guard: &Guard<'_>, pid: u32) -> Result<bool, Error> {
         let word = self.read(guard, pid);
         if word.frozen() {
@@ -130,7 +135,8 @@ impl Core {
         Ok(self.install(pid, word.raw, word.raw | FROZEN))
     }
 
-    /// Step 3. True when the left neighbour has the child's rows; false: the parent changed, look again.
+    /// Step 3. True when the left neighbour has the child's rows; false: the parent changed, look
+    /// again.
     fn absorb(&self, guard: &Guard<'_>, parent: u32, node: &Inner, at: usize) -> Result<bool, Error> {
         let (going, low) = (node.pid(at), node.separator(at));
         let mut left = node.pid(at - 1);
@@ -204,7 +210,8 @@ impl Core {
         true
     }
 
-    /// The page's rows are elsewhere. The caller's guard keeps its number from being given to another page.
+    /// The page's rows are elsewhere. The caller's guard keeps its number from being given to
+    /// another page.
     fn clear(&self, pid: u32) {
         self.store.map.entry(pid).word.store(GONE, Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! Faults planted on purpose, each of which some test must find. Built with `--cfg mutants` alone, and chosen at run time, so
-//! that one build holds all of them.
+//! Faults planted on purpose, each of which some test must find. Built with `--cfg mutants` alone,
+//! and chosen at run time, so that one build holds all of them.
 
 use std::sync::OnceLock;
 

@@ -18,8 +18,8 @@ pub(crate) struct Edit<'a> {
     pub(crate) value: Option<(&'a [u8], Rest<'a>)>,
 }
 
-/// Where in the order of keys a change belongs, up to ties between keys that go before the same row: twice the row, and one more
-/// if it replaces that row.
+/// Where in the order of keys a change belongs, up to ties between keys that go before the same
+/// row: twice the row, and one more if it replaces that row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u32);
 
@@ -56,7 +56,8 @@ impl<'a> Newest<'a> {
         Newest { edits: SmallVec::new(), order: SmallVec::new() }
     }
 
-    /// Adds a change that is newer than the chain, with the position that the chain's page has for it.
+    /// Adds a change that is newer than the chain, with the position that the chain's page has for
+    /// it.
     pub(crate) fn add_draft(&mut self, draft: &Draft<'a>, raw_position: u32) {
         let value = (draft.op == Op::Put).then_some((draft.prefix, draft.rest));
         self.put(Edit { place: Rank::of(raw_position), at: 0, key: draft.key, value });
@@ -80,8 +81,8 @@ impl<'a> Newest<'a> {
         self.order.iter().map(|&(_, i)| &self.edits[i as usize])
     }
 
-    /// Puts a change where it belongs, unless there is one of its key already, which is newer. Insertion into a few words is what
-    /// sorts a short chain fastest.
+    /// Puts a change where it belongs, unless there is one of its key already, which is newer.
+    /// Insertion into a few words is what sorts a short chain fastest.
     #[inline]
     fn put(&mut self, edit: Edit<'a>) {
         let mut to = self.order.len();

@@ -1,10 +1,12 @@
-//! A tree that is open to peers: its mapping table where they can read it, with a version for each page.
+//! A tree that is open to peers: its mapping table where they can read it, with a version for each
+//! page.
 //!
-//! A block of the table is one piece of the arena: the words, then as many versions. The version of a page is odd while a leaf of that
-//! number is in the tree. It goes up by one when the leaf comes and when it goes, and by two when its base page is replaced: after
-//! the word was, and before the old page is retired. A reader therefore loads the version, the word, what the word names, and the version
-//! again. As long as that is odd and the same, what it read was never freed in between, and is the leaf's state at the instant of
-//! the word.
+//! A block of the table is one piece of the arena: the words, then as many versions. The version of
+//! a page is odd while a leaf of that number is in the tree. It goes up by one when the leaf comes
+//! and when it goes, and by two when its base page is replaced: after the word was, and before the
+//! old page is retired. A reader therefore loads the version, the word, what the word names, and
+//! the version again. As long as that is odd and the same, what it read was never freed in between,
+//! and is the leaf's state at the instant of the word.
 
 #![allow(unsafe_code)]
 
@@ -37,8 +39,8 @@ unsafe impl Sync for Placed {}
 pub struct Opening {
     /// The number of the leftmost leaf, which never changes.
     pub first: u32,
-    /// Where each block of the mapping table lies in the arena: 64 pages, then twice as many each; none where a block is not there, or
-    /// found no room in the arena.
+    /// Where each block of the mapping table lies in the arena: 64 pages, then twice as many each;
+    /// none where a block is not there, or found no room in the arena.
     pub blocks: Vec<Option<u64>>,
     /// Bytes of a page, about.
     pub page_bytes: usize,
@@ -95,6 +97,6 @@ impl Open {
     }
 }
 
-/// The first number behind the root's: the leaf that a tree begins with. Splits leave it the left half, and a merge never takes the
-/// leftmost leaf away.
+/// The first number behind the root's: the leaf that a tree begins with. Splits leave it the left
+/// half, and a merge never takes the leftmost leaf away.
 pub(crate) const FIRST_LEAF: u32 = 1;

@@ -13,12 +13,13 @@ use crate::pins::Pins;
 use crate::rows::{Rows, Runs};
 use crate::store::LeafState;
 
-/// One leaf's state at one instant: its base page, and the newest delta of each key changed since, sorted by key, both
-/// clipped to the cursor's bounds. Splits and merges are resolved already.
+/// One leaf's state at one instant: its base page, and the newest delta of each key changed since,
+/// sorted by key, both clipped to the cursor's bounds. Splits and merges are resolved already.
 ///
-/// All bytes given out lie in the arena, unchanged and in place, until the last clone of this page (and every [`Hold`] made
-/// of one) is dropped, which may happen on any thread and takes constant time. Pages that a cursor took
-/// [together](crate::Pages::together) stay as long as the last of them.
+/// All bytes given out lie in the arena, unchanged and in place, until the last clone of this page
+/// (and every [`Hold`] made of one) is dropped. That may happen on any thread, and takes constant
+/// time. Pages that a cursor took [together](crate::Pages::together) stay as long as the last of
+/// them.
 #[derive(Clone)]
 pub struct PinnedPage {
     pins: Arc<Pins>,
@@ -72,7 +73,8 @@ impl PinnedPage {
         unsafe { self.pins.store().pinned_leaf(self.taken.at) }
     }
 
-    /// Rows of the base page inside this state's fences and the cursor's bounds (deltas may replace or delete some).
+    /// Rows of the base page inside this state's fences and the cursor's bounds (deltas may replace
+    /// or delete some).
     pub fn rows(&self) -> Range<usize> {
         self.taken.rows.clone()
     }
@@ -109,8 +111,9 @@ impl PinnedPage {
         self.taken.is_empty()
     }
 
-    /// No change that this page shows has a larger [stamp](crate::Stamps), nor has one of those that left nothing of the pages which the scan
-    /// passed over before it. 0 in a tree without stamps.
+    /// No change that this page shows has a larger [stamp](crate::Stamps), nor has one of those
+    /// that left nothing of the pages which the scan passed over before it. 0 in a tree without
+    /// stamps.
     pub fn newest(&self) -> u64 {
         self.taken.newest
     }
@@ -125,14 +128,15 @@ impl PinnedPage {
         self.leaf().high_fence()
     }
 
-    /// The bytes of an overflow extent; none unless a row or delta of this page refers to it. Takes constant time where extents are
-    /// asked for in the order of the rows.
+    /// The bytes of an overflow extent; none unless a row or delta of this page refers to it. Takes
+    /// constant time where extents are asked for in the order of the rows.
     pub fn overflow(&self, reference: OverflowRef) -> Option<&[u8]> {
         self.refers_to(reference).then(|| self.pins.store().overflow_bytes(reference, self))
     }
 
-    /// The bytes of each overflow extent that a row refers to: first those of [`rows`](Self::rows), in their order (also where a delta replaces
-    /// the row), then those of [`deltas`](Self::deltas).
+    /// The bytes of each overflow extent that a row refers to: first those of [`rows`](Self::rows),
+    /// in their order (also where a delta replaces the row), then those of
+    /// [`deltas`](Self::deltas).
     pub fn extents(&self) -> impl Iterator<Item = &[u8]> {
         let leaf = self.leaf();
         let rows = if leaf.has_overflow() { self.rows() } else { 0..0 };
@@ -143,7 +147,8 @@ impl PinnedPage {
         })
     }
 
-    /// A rest's bytes, wherever they lie; empty where they lie in an extent that this page does not refer to.
+    /// A rest's bytes, wherever they lie; empty where they lie in an extent that this page does not
+    /// refer to.
     #[inline]
     pub fn rest_bytes<'a>(&'a self, rest: Rest<'a>) -> &'a [u8] {
         match rest {
@@ -174,7 +179,8 @@ impl PinnedPage {
         self.pins.store().located(offset)
     }
 
-    /// Keeps the page's bytes (deltas and overflow extents included) where they are until the hold is released.
+    /// Keeps the page's bytes (deltas and overflow extents included) where they are until the hold
+    /// is released.
     pub fn hold(&self) -> Hold {
         Hold::from(self.pins.clone())
     }

@@ -19,7 +19,8 @@ pub(crate) struct Pins {
     pinned: SmallVec<[Pinned; 8]>,
     /// What the account was charged.
     bytes: u64,
-    /// The base row behind the last one whose extent was asked for: where the next one is sought first.
+    /// The base row behind the last one whose extent was asked for: where the next one is sought
+    /// first.
     sought: AtomicU32,
 }
 

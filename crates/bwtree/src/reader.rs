@@ -1,8 +1,10 @@
-//! Short ranges, copied: no pin, no allocation once the buffers have grown, nothing that threads share is written.
+//! Short ranges, copied: no pin, no allocation once the buffers have grown, nothing that threads
+//! share is written.
 //!
-//! A pin is right for a page that is sent or read at leisure. A range of some dozen rows is copied in less time than a pin
-//! takes, so the rows are put together under the traversal's guard, deltas merged and the limit applied, in the reader's own
-//! memory, and the guard is gone before the caller sees them.
+//! A pin is right for a page that is sent or read at leisure. A range of some dozen rows is copied
+//! in less time than a pin takes. So the rows are put together under the traversal's guard, deltas
+//! merged and the limit applied, in the reader's own memory. The guard is gone before the caller
+//! sees them.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -18,11 +20,12 @@ use crate::pinned::{clip_rows, within};
 use crate::stats::Counter;
 use crate::store::LeafState;
 
-/// One thread's way to read short ranges, from low keys to high ones; made by [`Tree::reader`](crate::Tree::reader), used for
-/// as many ranges as one likes.
+/// One thread's way to read short ranges, from low keys to high ones; made by
+/// [`Tree::reader`](crate::Tree::reader), used for as many ranges as one likes.
 ///
-/// No snapshot: the rows of one [`Copied`] are one leaf's state at one instant, as with [`Pages`](crate::Pages), which is the
-/// one to use for long ranges, the other direction, or bytes that are to be sent.
+/// No snapshot: the rows of one [`Copied`] are one leaf's state at one instant, as with
+/// [`Pages`](crate::Pages). Use that for long ranges, for the other direction, or for bytes that
+/// are to be sent.
 pub struct Reader {
     core: Arc<Core>,
     from: Edge,
@@ -58,14 +61,14 @@ impl Reader {
         self.newest = 0;
     }
 
-    /// No change that the rows so far of this range, or their absence, shows has a larger [stamp](crate::Stamps). 0 in a tree without
-    /// stamps.
+    /// No change that the rows so far of this range, or their absence, shows has a larger
+    /// [stamp](crate::Stamps). 0 in a tree without stamps.
     pub fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// The range's next rows (at least one); `None` at its end. As many as lie in the next leaf: a range of a hundred rows is
-    /// mostly one call.
+    /// The range's next rows (at least one); `None` at its end. As many as lie in the next leaf: a
+    /// range of a hundred rows is mostly one call.
     #[inline]
     pub fn next_rows(&mut self) -> Option<Copied<'_>> {
         while !self.done {
@@ -113,7 +116,8 @@ impl Reader {
     }
 }
 
-/// Base rows of a leaf's state within the bounds, and the changes among those of which the first `rows_max` rows may be made.
+/// Base rows of a leaf's state within the bounds, and the changes among those of which the first
+/// `rows_max` rows may be made.
 #[inline]
 fn part_of<'a>(
     state: &LeafState<'a>,
@@ -137,8 +141,8 @@ impl Buffers {
         }
     }
 
-    /// Makes a page without fences of the pieces, with a copy of what lies in overflow extents; the number of rows, and whether
-    /// those that follow were left out because of their size.
+    /// Makes a page without fences of the pieces, with a copy of what lies in overflow extents; the
+    /// number of rows, and whether those that follow were left out because of their size.
     fn copy_page(&mut self, core: &Core, state: &LeafState<'_>, pieces: &[Piece<'_>]) -> (usize, bool) {
         let cut = within_budget(pieces);
         let parts = cut.map(|rows| split_pieces(pieces, &[rows]));
@@ -161,7 +165,8 @@ impl Buffers {
     }
 }
 
-/// After how many rows to stop because of what lies in their overflow extents; `None`: take them all.
+/// After how many rows to stop because of what lies in their overflow extents; `None`: take them
+/// all.
 fn within_budget(pieces: &[Piece<'_>]) -> Option<usize> {
     let has_overflow = |piece: &Piece<'_>| match piece {
         Piece::Run { leaf, .. } => leaf.has_overflow(),
@@ -221,5 +226,6 @@ impl Edge {
     }
 }
 
-/// Bytes of overflow extents copied at a time, unless one row alone has more: a guard is not for megabytes.
+/// Bytes of overflow extents copied at a time, unless one row alone has more: a guard is not for
+/// megabytes.
 const EXTENT_BYTES_MAX: usize = 256 << 10;

@@ -102,7 +102,8 @@ impl DoubleEndedIterator for Rows<'_> {
 /// A stretch of a [`PinnedPage`] in key order.
 #[derive(Debug, Clone)]
 pub enum Run<'a> {
-    /// These rows of the base page: their heads, prefixes and rests are one slice each (see [`Leaf`](crate::Leaf)).
+    /// These rows of the base page: their heads, prefixes and rests are one slice each (see
+    /// [`Leaf`](crate::Leaf)).
     Base(Span<usize>),
     /// A row that a delta put here.
     Delta(DeltaRef<'a>),
@@ -135,7 +136,8 @@ impl<'a> Iterator for Runs<'a> {
     }
 }
 
-/// Rows of a key range in key order (or its reverse), page by page: each page is one instant's state.
+/// Rows of a key range in key order (or its reverse), page by page: each page is one instant's
+/// state.
 pub struct Range {
     pages: Pages,
     page: Option<PinnedPage>,

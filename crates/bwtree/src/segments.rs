@@ -21,7 +21,8 @@ use crate::arena::{ARENA_BYTES_MAX, Arena, Exhausted};
 /// for itself. Nothing unsafe relies on what it does: if it panics, so does the call of the tree
 /// that made the arena grow or shrink, and the tree goes on.
 pub trait SegmentObserver: Send + Sync + fmt::Debug {
-    /// Whether a segment of `bytes` bytes may come at all: asked before one is made, which takes a while.
+    /// Whether a segment of `bytes` bytes may come at all: asked before one is made, which takes a
+    /// while.
     fn has_room(&self, bytes: usize) -> bool {
         let _ = bytes;
         true
@@ -37,14 +38,16 @@ pub trait SegmentObserver: Send + Sync + fmt::Debug {
     fn decommitted(&self, segment: SegmentId);
 }
 
-/// Chunks are shared segments of one reservation: peers may map them read-only. The first chunk comes in parts, each twice what there
-/// is so far, so that a small tree is small and a large one has few segments.
+/// Chunks are shared segments of one reservation: peers may map them read-only. The first chunk
+/// comes in parts, each twice what there is so far, so that a small tree is small and a large one
+/// has few segments.
 #[derive(Debug)]
 pub struct SegmentArena {
     reservation: Reservation,
     /// By chunk, and where in it they begin.
     segments: Mutex<BTreeMap<(usize, usize), Arc<Segment>>>,
-    /// The segment's number in each place, for whoever sends from it; 0 while there is none, [`IN_PARTS`] where there are several.
+    /// The segment's number in each place, for whoever sends from it; 0 while there is none,
+    /// [`IN_PARTS`] where there are several.
     numbers: Box<[AtomicU32]>,
     /// Of the chunk that comes in parts the number of the segment in each 64th.
     parts: [AtomicU32; 64],
@@ -53,8 +56,8 @@ pub struct SegmentArena {
 }
 
 impl SegmentArena {
-    /// Reserves addresses for `bytes_max` bytes in segments of `segment_bytes` (a power of two, at least
-    /// twice the largest value). Memory is taken as the tree grows.
+    /// Reserves addresses for `bytes_max` bytes in segments of `segment_bytes` (a power of two, at
+    /// least twice the largest value). Memory is taken as the tree grows.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when the address space is not there.
@@ -83,8 +86,8 @@ impl SegmentArena {
         })
     }
 
-    /// Tells the observer of segments that go, whatever it does: one that it does not hear of stays registered, and its memory with
-    /// it.
+    /// Tells the observer of segments that go, whatever it does: one that it does not hear of stays
+    /// registered, and its memory with it.
     fn tell(&self, segments: impl Iterator<Item = Arc<Segment>>) {
         let mut panicked = None;
         for segment in segments {

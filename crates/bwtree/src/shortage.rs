@@ -1,8 +1,9 @@
 //! A full arena: how a delete gets its memory all the same.
 //!
-//! When a chain is full, its delete needs a page for what is left before the old page can go. If there is no memory, that page is
-//! made in the allocator's reserve and noted here; what it replaced is free as soon as nobody reads it any more, and whoever
-//! comes next moves the page there. Until all have moved, only deletes get memory.
+//! When a chain is full, its delete needs a page for what is left before the old page can go. If
+//! there is no memory, that page is made in the allocator's reserve and noted here. What it
+//! replaced is free as soon as no thread reads it any more, and the next thread moves the page
+//! there. Until all have moved, only deletes get memory.
 
 use crate::alloc::Purpose;
 use crate::consolidate::pieces_of;
@@ -31,8 +32,8 @@ impl Core {
         }
     }
 
-    /// If memory is short: lets go what can be, and moves pages out of the reserve. The caller's guard holds back what it came in
-    /// for, so it takes a few calls under guards of their own.
+    /// If memory is short: lets go what can be, and moves pages out of the reserve. The caller's
+    /// guard holds back what it came in for, so it takes a few calls under guards of their own.
     pub(crate) fn relieve(&self, guard: &Guard<'_>) {
         if !self.store.allocator.short() {
             return;

@@ -1,4 +1,5 @@
-//! Tables that grow without moving, and numbers into them that are handed out and taken back without a lock.
+//! Tables that grow without moving, and numbers into them that are handed out and taken back
+//! without a lock.
 
 #![allow(unsafe_code)]
 
@@ -50,7 +51,8 @@ impl<T: Default> Block<T> {
 
     /// # Safety
     ///
-    /// Room for `len` entries is at `place`, aligned for them, of which nobody else knows, and stays as long as the slab.
+    /// Room for `len` entries is at `place`, aligned for them, of which nobody else knows, and
+    /// stays as long as the slab.
     unsafe fn placed(place: NonNull<T>, len: usize) -> Block<T> {
         // SAFETY: [bwtree-fresh] the caller's promise.
         (0..len).for_each(|at| unsafe { place.add(at).write(T::default()) });
@@ -88,12 +90,13 @@ impl<T: Entry> Slab<T> {
         unsafe { self.take_in(|_, _| None) }
     }
 
-    /// The same. `place` has room for a block of the table, by its number and its entries, where the table has to grow; else that room is
-    /// the slab's own.
+    /// The same. `place` has room for a block of the table, by its number and its entries, where
+    /// the table has to grow; else that room is the slab's own.
     ///
     /// # Safety
     ///
-    /// What `place` gives nobody else uses; it is aligned for entries, and stays as long as the slab.
+    /// What `place` gives nobody else uses; it is aligned for entries, and stays as long as the
+    /// slab.
     pub(crate) unsafe fn take_in(&self, place: impl FnOnce(usize, usize) -> Option<NonNull<T>>) -> u32 {
         loop {
             let top = self.free.load(Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! The second half of a split: the parent learns of the new page. Inner nodes split in the same two steps.
+//! The second half of a split: the parent learns of the new page. Inner nodes split in the same two
+//! steps.
 
 use crate::core::{Core, ROOT};
 use crate::epoch::Guard;
@@ -10,11 +11,12 @@ use crate::stats::Counter;
 use crate::store::{Node, inner_word};
 
 impl Core {
-    /// Tells level `level` that `child` starts at `separator`, as the side link of `left` says. Returns when the parent knows
-    /// or `left` says otherwise by now.
+    /// Tells level `level` that `child` starts at `separator`, as the side link of `left` says.
+    /// Returns when the parent knows or `left` says otherwise by now.
     ///
-    /// The order makes a late helper harmless: the parent is read first, then `left`, so if `child` is taken out of the
-    /// parent after the first step the parent's word is another, and if before, `left` links elsewhere already.
+    /// The order makes a late helper harmless: the parent is read first, then `left`. If `child` is
+    /// taken out of the parent after the first step, the parent's word is another; if before,
+    /// `left` links elsewhere already.
     pub(crate) fn post(&self, guard: &Guard<'_>, level: u32, separator: &[u8], child: u32, left: u32) {
         loop {
             let (pid, node) = self.find_inner(guard, level, Target::At(separator));
@@ -44,10 +46,12 @@ impl Core {
         }
     }
 
-    /// Tells the parents of leaves that `children` start at these separators, as the side links say that lead from `left` through all
-    /// of them. A parent learns of as many at once as it has room for.
+    /// Tells the parents of leaves that `children` start at these separators, as the side links say
+    /// that lead from `left` through all of them. A parent learns of as many at once as it has room
+    /// for.
     ///
-    /// Of each child it is the same as in [`post`](Self::post): the parent is read before the link to it.
+    /// Of each child it is the same as in [`post`](Self::post): the parent is read before the link
+    /// to it.
     pub(crate) fn post_all(&self, guard: &Guard<'_>, mut children: &[(&[u8], u32)], mut left: u32) {
         while let [(separator, child), ..] = *children {
             let (pid, node) = self.find_inner(guard, 1, Target::At(separator));

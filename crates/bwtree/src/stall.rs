@@ -57,7 +57,8 @@ fn rewrite(tree: &Tree, rows: u64, round: u64) {
     }
 }
 
-/// A guard that sleeps holds back what lived when it last looked, not what came since; nobody waits, and it is reported.
+/// A guard that sleeps holds back what lived when it last looked, not what came since; nobody
+/// waits, and it is reported.
 #[test]
 fn a_stalled_guard_holds_back_at_most_the_tree() {
     let tree = tree();
@@ -104,7 +105,8 @@ fn what_a_guard_read_stays_however_young() {
     assert_eq!(found.state.leaf.bytes(), before);
 }
 
-/// What a guard read names a page that was merged into its neighbour since: nothing of that page is looked at any more.
+/// What a guard read names a page that was merged into its neighbour since: nothing of that page is
+/// looked at any more.
 #[test]
 fn a_page_merged_away_is_not_followed() {
     let tree = tree();
@@ -129,7 +131,8 @@ fn a_page_merged_away_is_not_followed() {
     core.post(&guard, 1, &[high, b"beyond"].concat(), crate::page::NO_PAGE, going);
 }
 
-/// Threads that stop at any point inside, scans that stop with pages in hand, and writers who must not care.
+/// Threads that stop at any point inside, scans that stop with pages in hand, and writers who must
+/// not care.
 #[test]
 fn stalls_everywhere_disturb_nobody() {
     let tree = tree();
@@ -176,8 +179,8 @@ fn stalls_everywhere_disturb_nobody() {
     assert_eq!((stats.held_by_epochs_bytes, stats.held_by_pins_bytes, stats.pins), (0, 0, 0));
 }
 
-/// A thread stops between two steps of a split or a merge and does not go on. Others find every row there, put and delete them
-/// and finish what it left; when it goes on at last, it changes nothing.
+/// A thread stops between two steps of a split or a merge and does not go on. Others find every row
+/// there, put and delete them and finish what it left; when it goes on at last, it changes nothing.
 #[test]
 fn what_a_thread_leaves_half_done_stops_nobody() {
     for level in [0, 1] {
@@ -277,7 +280,8 @@ fn in_time(at: &str, work: impl FnOnce() + Send + 'static) {
 const ROWS: u64 = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// With the arena full every call fails cleanly or works, what was stored stays, and deleting makes room again.
+/// With the arena full every call fails cleanly or works, what was stored stays, and deleting makes
+/// room again.
 #[test]
 fn an_exhausted_tree_is_intact() {
     let arena = Arc::new(HeapArena::with_chunks(1 << 20, 3).unwrap());
@@ -300,7 +304,8 @@ fn an_exhausted_tree_is_intact() {
     tree.insert(b"large", &[1; 300_000]).unwrap();
 }
 
-/// Splits and merges of a deep tree, in an arena that is always about full: calls fail or work, nothing is lost, nothing hangs.
+/// Splits and merges of a deep tree, in an arena that is always about full: calls fail or work,
+/// nothing is lost, nothing hangs.
 #[test]
 fn at_the_edge_of_memory_nothing_is_lost() {
     let arena = Arc::new(HeapArena::with_chunks(1 << 20, 1).unwrap());
@@ -338,7 +343,8 @@ fn at_the_edge_of_memory_nothing_is_lost() {
     assert!(refused > 200 && stats.merges > 100 && stats.splits > 100, "{refused} {stats:?}");
 }
 
-/// Deleting 99 % gives the memory back while readers run. (The 10 M row version is the `throughput` example's last column.)
+/// Deleting 99 % gives the memory back while readers run. (The 10 M row version is the `throughput`
+/// example's last column.)
 #[test]
 fn deleting_most_rows_returns_memory() {
     const ROWS: u64 = 1_000_000;
@@ -373,7 +379,8 @@ fn deleting_most_rows_returns_memory() {
     });
 }
 
-/// However deleting strewed the pages that are left over the chunks: written once more, they lie in the lowest ones.
+/// However deleting strewed the pages that are left over the chunks: written once more, they lie in
+/// the lowest ones.
 #[test]
 fn rewritten_pages_leave_high_chunks() {
     const ROWS: u64 = 300_000;

@@ -7,8 +7,8 @@ use crate::stamps::Writing;
 use crate::tree::Tree;
 use crate::write::{Change, Outcome};
 
-/// A tree's changes, made while somebody [writes](Writing): each gives back its stamp, for the record that is appended before the
-/// writing ends.
+/// A tree's changes, made while somebody [writes](Writing): each gives back its stamp, for the
+/// record that is appended before the writing ends.
 #[derive(Clone, Copy)]
 pub struct Changes<'w> {
     core: &'w Core,
@@ -25,21 +25,24 @@ impl Tree {
         Changes { core: &self.core }
     }
 
-    /// As [`get`](Self::get), with the newest stamp of the leaf that showed the value, or showed that there is none: no change that it
-    /// may have seen has a larger one. 0 in a tree without stamps.
+    /// As [`get`](Self::get), with the newest stamp of the leaf that showed the value, or showed
+    /// that there is none: no change that it may have seen has a larger one. 0 in a tree without
+    /// stamps.
     pub fn get_stamped(&self, key: &[u8], out: &mut Vec<u8>) -> (bool, u64) {
         self.core.get(key, out)
     }
 }
 
 impl Changes<'_> {
-    /// Puts a row; [`Outcome::Refused`] where [`Put::Insert`] finds the key, or [`Put::Update`] does not.
+    /// Puts a row; [`Outcome::Refused`] where [`Put::Insert`] finds the key, or [`Put::Update`]
+    /// does not.
     pub fn put(&self, put: Put, key: &[u8], value: &[u8]) -> Result<Outcome, Error> {
         self.core.change(key, put.change(value))
     }
 
-    /// As [`Tree::put_many`]; of each row looked at its stamp, too: an [`Outcome`]'s where the row was put or refused for its
-    /// key, and 0 where it was refused for its length or found no memory.
+    /// As [`Tree::put_many`]; of each row looked at its stamp, too: an [`Outcome`]'s where the row
+    /// was put or refused for its key, and 0 where it was refused for its length or found no
+    /// memory.
     pub fn put_many(
         &self,
         put: Put,

@@ -1,53 +1,62 @@
-//! Stamps: in which order changes of several trees took place, for a log that is written beside them.
+//! Stamps: in which order changes of several trees took place, for a log that is written beside
+//! them.
 //!
-//! A log must replay the changes of a key in the order in which the tree took them, though two threads made them at once and
-//! appended them in any order. So each change bears a stamp, a number of a counter that all trees of a server share. The log
-//! sorts by it.
+//! A log must replay the changes of a key in the order in which the tree took them, though two
+//! threads made them at once and appended them in any order. So each change bears a stamp, a number
+//! of a counter that all trees of a server share. The log sorts by it.
 //!
 //! # Stamps of one key ascend as the tree took its changes
 //!
-//! A change reads its leaf's word, draws its stamp, and installs a new word by compare-and-swap. Take a change B that was
-//! installed, and any change A of the same key that was installed before.
+//! A change reads its leaf's word, draws its stamp, and installs a new word by compare-and-swap.
+//! Take a change B that was installed, and any change A of the same key that was installed before.
 //!
-//! - *A's word comes before B's read.* Each install of a leaf, and each freeze, changes the leaf's word. Words do not repeat
-//!   under a guard: a word names a unit, a delta in it, and the chain's length. The guard under which it was read keeps the
-//!   unit from being given out again, and within a unit claimed room only grows. So B's compare-and-swap succeeded because
-//!   nothing was installed between B's read and B's install. A was installed before B, hence before B's read.
-//! - *This holds across splits and merges.* A split is an install on the left page's word, and the right pages are reached
-//!   through that word alone (or through a parent told later). So who reads the right page's word reads it after the split,
-//!   and all that went into the left page before is older. A merge freezes the going page, after which no install on it succeeds, then
-//!   installs the joint page on the left one. Who changes a row of the joint page has read the left page's word after that,
-//!   and all changes of the going page came before the freeze.
-//! - *The counter ascends.* A drew its stamp before its install, B after its read, and the read came after that install. So A's
-//!   draw comes before B's in the counter's order, and A's stamp is smaller.
+//! - *A's word comes before B's read.* Each install of a leaf, and each freeze, changes the leaf's
+//!   word. Words do not repeat under a guard: a word names a unit, a delta in it, and the chain's
+//!   length. The guard under which it was read keeps the unit from being given out again, and
+//!   within a unit claimed room only grows. So B's compare-and-swap succeeded because nothing was
+//!   installed between B's read and B's install. A was installed before B, hence before B's read.
+//! - *This holds across splits and merges.* A split is an install on the left page's word, and the
+//!   right pages are reached through that word alone (or through a parent told later). So who reads
+//!   the right page's word reads it after the split, and all that went into the left page before is
+//!   older. A merge freezes the going page, after which no install on it succeeds, then installs
+//!   the joint page on the left one. Who changes a row of the joint page has read the left page's
+//!   word after that, and all changes of the going page came before the freeze.
+//! - *The counter ascends.* A drew its stamp before its install, B after its read, and the read
+//!   came after that install. So A's draw comes before B's in the counter's order, and A's stamp is
+//!   smaller.
 //!
-//! A change that loses its compare-and-swap draws anew, since it has to read again. Rows that one new page takes in together
-//! share a stamp; of two such rows of one key the later one alone is in the page, and both are told the same stamp.
+//! A change that loses its compare-and-swap draws anew, since it has to read again. Rows that one
+//! new page takes in together share a stamp; of two such rows of one key the later one alone is in
+//! the page, and both are told the same stamp.
 //!
 //! # The newest stamp of a leaf
 //!
-//! A unit's entry in private memory holds a number that no installed change of its leaf exceeds. A change raises it before
-//! its install. A page that is made with a change begins with that one's stamp, which by the above is the largest so far; a page made without
-//! (a merge, a move) begins with the maximum of those it replaces. So who reads the word first
-//! and the number next has a bound of all that the word shows. It may be too high, because of a change that lost its
+//! A unit's entry in private memory holds a number that no installed change of its leaf exceeds. A
+//! change raises it before its install. A page that is made with a change begins with that one's
+//! stamp, which by the above is the largest so far. A page made without (a merge, a move) begins
+//! with the maximum of those it replaces. So who reads the word first and the number next has a
+//! bound of all that the word shows. It may be too high, because of a change that lost its
 //! compare-and-swap: a reader waits a little longer than it must.
 //!
 //! # The floor
 //!
-//! A change is in the tree before it is in the log. [`Stamps::floor`] says up to where that gap is closed: every stamp below
-//! was appended, or never will be, since nothing was changed under it.
+//! A change is in the tree before it is in the log. [`Stamps::floor`] says up to where that gap is
+//! closed: every stamp below was appended, or never will be, since nothing was changed under it.
 //!
-//! A writer begins by publishing a bound, the counter as it then stood, in a slot of its own, and clears the slot when it
-//! has appended. All its stamps are at or above the bound, because the counter never falls. The floor is made of the counter,
-//! read first, and of all slots, read next; it is the smallest of these. Let `s` be a stamp below it, and look at the writer who drew `s`:
+//! A writer begins by publishing a bound, the counter as it then stood, in a slot of its own, and
+//! clears the slot when it has appended. All its stamps are at or above the bound, because the
+//! counter never falls. The floor is made of the counter, read first, and of all slots, read next;
+//! it is the smallest of these. Let `s` be a stamp below it, and look at the writer who drew `s`:
 //!
-//! - The counter was read above `s`, so the draw came before that read, in the single order of sequentially consistent
-//!   operations. The writer had published its bound before it drew, so the slot's later read sees that bound, or what came after.
-//! - It was not the bound, for then the floor would be at most the bound, which is at most `s`. So the slot was cleared, and the
-//!   append came before that.
+//! - The counter was read above `s`, so the draw came before that read, in the single order of
+//!   sequentially consistent operations. The writer had published its bound before it drew, so the
+//!   slot's later read sees that bound, or what came after.
+//! - It was not the bound, for then the floor would be at most the bound, which is at most `s`. So
+//!   the slot was cleared, and the append came before that.
 //!
-//! In the other order (slots first) a writer could publish, draw and install between the two reads, and the floor would pass it.
-//! What once was a floor stays one, so the largest is remembered, and floors never fall.
+//! In the other order (slots first) a writer could publish, draw and install between the two reads,
+//! and the floor would pass it. What once was a floor stays one, so the largest is remembered, and
+//! floors never fall.
 
 use std::sync::{Arc, OnceLock};
 
@@ -55,7 +64,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, thread_hint};
 
-/// A counter that orders the changes of all trees that share it, and who is between a change and its record in a log.
+/// A counter that orders the changes of all trees that share it, and who is between a change and
+/// its record in a log.
 pub struct Stamps {
     next: CachePadded<AtomicU64>,
     /// The largest floor so far.
@@ -67,8 +77,8 @@ pub struct Stamps {
 type Block = Box<[CachePadded<AtomicU64>]>;
 
 impl Stamps {
-    /// Stamps from `first` on (1 at least). They must never go back: a server that comes up again passes the first one that no
-    /// record bears.
+    /// Stamps from `first` on (1 at least). They must never go back: a server that comes up again
+    /// passes the first one that no record bears.
     pub fn new(first: u64) -> Arc<Stamps> {
         let first = first.max(1);
         Arc::new(Stamps {
@@ -78,8 +88,8 @@ impl Stamps {
         })
     }
 
-    /// To be called before anything is changed, and kept until the change's record was appended: the [floor](Self::floor) stays at or
-    /// below all that is drawn meanwhile.
+    /// To be called before anything is changed, and kept until the change's record was appended:
+    /// the [floor](Self::floor) stays at or below all that is drawn meanwhile.
     #[inline]
     pub fn begin(&self) -> Writing<'_> {
         let hint = thread_hint();
@@ -98,7 +108,8 @@ impl Stamps {
         unreachable!("more slots than writers can exist")
     }
 
-    /// Every stamp below was appended, or never will be. It never falls, and with no writer under way it is [`next`](Self::next).
+    /// Every stamp below was appended, or never will be. It never falls, and with no writer under
+    /// way it is [`next`](Self::next).
     pub fn floor(&self) -> u64 {
         // The fault: of the writers' bounds, read first, and of the counter, read next.
         #[cfg(mutants)]
@@ -125,7 +136,8 @@ impl Stamps {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// Leaves out the stamps below `first`. For a server that learns while it comes up which ones are taken.
+    /// Leaves out the stamps below `first`. For a server that learns while it comes up which ones
+    /// are taken.
     pub fn advance(&self, first: u64) {
         self.next.fetch_max(first, Ordering::SeqCst);
     }
@@ -142,9 +154,11 @@ impl std::fmt::Debug for Stamps {
     }
 }
 
-/// Between a change and its record: see [`Stamps::begin`]. Dropped once everything that was drawn meanwhile is appended.
+/// Between a change and its record: see [`Stamps::begin`]. Dropped once everything that was drawn
+/// meanwhile is appended.
 ///
-/// Dropped by a panic it is never cleared: what was changed is perhaps in no log, and no floor may pass it.
+/// Dropped by a panic it is never cleared: what was changed is perhaps in no log, and no floor may
+/// pass it.
 #[must_use = "the floor stays below only while this lives"]
 pub struct Writing<'s> {
     stamps: &'s Stamps,
@@ -211,7 +225,8 @@ mod tests {
         assert_eq!(stamps.next(), 101, "stamps never go back");
     }
 
-    /// More writers at once than the first block has slots: each has one, and the floor looks at all of them.
+    /// More writers at once than the first block has slots: each has one, and the floor looks at
+    /// all of them.
     #[test]
     fn there_is_a_slot_for_every_writer() {
         let stamps = Stamps::new(7);

@@ -32,7 +32,8 @@ pub struct Stats {
     pub merges: u64,
     /// Attempts lost to a faster writer.
     pub retries: u64,
-    /// Times that somebody gave up the processor for memory that others hold back: deletes in a full arena, nobody else.
+    /// Times that somebody gave up the processor for memory that others hold back: deletes in a
+    /// full arena, nobody else.
     pub waits: u64,
     /// Pages given to cursors, and read by readers.
     pub pages_scanned: u64,
@@ -40,17 +41,18 @@ pub struct Stats {
     pub committed_bytes: u64,
     /// The most that `committed_bytes` has been.
     pub committed_bytes_peak: u64,
-    /// Bytes of the arena in use: live pages, their room for deltas, overflow extents, and what is held below.
+    /// Bytes of the arena in use: live pages, their room for deltas, overflow extents, and what is
+    /// held below.
     pub used_bytes: u64,
-    /// Bytes replaced by newer pages, kept because threads were inside the tree (let go by later writes or
-    /// [`Tree::reclaim`](crate::Tree::reclaim)).
+    /// Bytes replaced by newer pages, kept because threads were inside the tree (let go by later
+    /// writes or [`Tree::reclaim`](crate::Tree::reclaim)).
     pub held_by_epochs_bytes: u64,
     /// Bytes replaced by newer pages, kept by pins alone.
     pub held_by_pins_bytes: u64,
     /// Pins, on current and replaced pages.
     pub pins: u64,
-    /// The thread that has been inside the tree longest, if any is seen to lag. What it holds back was alive when it last
-    /// looked at the tree; nothing born later is held.
+    /// The thread that has been inside the tree longest, if any is seen to lag. What it holds back
+    /// was alive when it last looked at the tree; nothing born later is held.
     pub stall: Option<Stall>,
 }
 

@@ -1,8 +1,9 @@
-//! The pages' memory: mapping words, units (a base page with room for its deltas), overflow extents, pins.
+//! The pages' memory: mapping words, units (a base page with room for its deltas), overflow
+//! extents, pins.
 //!
-//! A unit is one piece of the arena: the base page, then room into which writers put delta records. What is to be known
-//! about it that is not the page itself (pins, how much room is taken, when it was born) lies in a private table, never in
-//! the arena.
+//! A unit is one piece of the arena: the base page, then room into which writers put delta records.
+//! What is to be known about it that is not the page itself (pins, how much room is taken, when it
+//! was born) lies in a private table, never in the arena.
 
 #![allow(unsafe_code)]
 
@@ -33,11 +34,13 @@ impl Entry for Mapped {
     }
 }
 
-/// A word of the mapping table, read under a guard: what it names stays at least as long as the guard.
+/// A word of the mapping table, read under a guard: what it names stays at least as long as the
+/// guard.
 ///
-/// Bit 0: frozen (the page is being merged into its left neighbour and takes no change). [`GONE`]: merged, and nothing is there
-/// any more. Bit 1: an inner node, whose address the word is. Leaves: bits 2..10 length of the chain, 10..26 newest delta (8-byte units from the base page),
-/// 26..62 base page (64-byte units from the arena's base).
+/// Bit 0: frozen (the page is being merged into its left neighbour and takes no change). [`GONE`]:
+/// merged, and nothing is there any more. Bit 1: an inner node, whose address the word is. Leaves:
+/// bits 2..10 length of the chain, 10..26 newest delta (8-byte units from the base page), 26..62
+/// base page (64-byte units from the arena's base).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Word<'g> {
     pub(crate) raw: u64,
@@ -288,8 +291,8 @@ impl Store {
         }
     }
 
-    /// The same, whose mapping table lies in the arena too, and whose chunks are never given back: peers that may read the arena find
-    /// their own way.
+    /// The same, whose mapping table lies in the arena too, and whose chunks are never given back:
+    /// peers that may read the arena find their own way.
     pub(crate) fn open(arena: Arc<dyn Arena>, page_bytes: usize) -> Store {
         let mut store = Store::new(arena, page_bytes);
         store.open = Some(Box::default());
@@ -368,7 +371,8 @@ impl Store {
         LeafState { word: word.raw, leaf, base }
     }
 
-    /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas; for pages that shrink or move, what there is.
+    /// Room for a page of `page` bytes and, behind it, about `room` bytes of deltas; for pages that
+    /// shrink or move, what there is.
     pub(crate) fn fresh(
         &self,
         page: usize,
@@ -408,7 +412,8 @@ impl Store {
         unsafe { std::slice::from_raw_parts_mut(self.address(fresh.extent.offset), len) }
     }
 
-    /// The word that publishes a fresh unit. The page's overflow references are counted from here on.
+    /// The word that publishes a fresh unit. The page's overflow references are counted from here
+    /// on.
     pub(crate) fn seal(&self, fresh: &Fresh) -> u64 {
         // SAFETY: [bwtree-fresh] the page is written and the unit is still ours.
         let leaf = unsafe { leaf_at(self.address(fresh.extent.offset)) };
@@ -424,7 +429,8 @@ impl Store {
         self.free_unit(fresh.unit);
     }
 
-    /// Claims room for a record in the leaf's unit and writes it there; the word that publishes it. `None`: no room left.
+    /// Claims room for a record in the leaf's unit and writes it there; the word that publishes it.
+    /// `None`: no room left.
     #[inline]
     pub(crate) fn append(&self, state: &LeafState<'_>, draft: &Draft<'_>, position: u32) -> Option<u64> {
         let unit = self.units.entry(state.leaf.unit());
@@ -610,7 +616,8 @@ unsafe fn leaf_at<'g>(base: *const u8) -> Leaf<'g> {
 
 /// Bit of a word: the page takes no change any more.
 pub(crate) const FROZEN: u64 = 1;
-/// Word of a page whose left neighbour has taken over its rows: it names nothing, whatever the page's number still stands in.
+/// Word of a page whose left neighbour has taken over its rows: it names nothing, whatever the
+/// page's number still stands in.
 pub(crate) const GONE: u64 = 1 << 63 | FROZEN;
 const INNER: u64 = 2;
 const ADDRESS: u64 = !7;

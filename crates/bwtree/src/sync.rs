@@ -1,5 +1,6 @@
-//! The atomics that the protocols run on: the machine's, or shuttle's when the tests explore schedules
-//! (`RUSTFLAGS="--cfg shuttle"`). What is only counted, never decided on, uses the machine's always.
+//! The atomics that the protocols run on: the machine's, or shuttle's when the tests explore
+//! schedules (`RUSTFLAGS="--cfg shuttle"`). What is only counted, never decided on, uses the
+//! machine's always.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{
@@ -15,7 +16,8 @@ pub(crate) use shuttle::sync::{
 
 pub(crate) use std::sync::atomic::Ordering;
 
-/// A small number that differs between threads: where a thread starts looking for a slot of its own.
+/// A small number that differs between threads: where a thread starts looking for a slot of its
+/// own.
 #[cfg(not(shuttle))]
 pub(crate) fn thread_hint() -> usize {
     use std::cell::Cell;

@@ -8,11 +8,12 @@ use crate::page::{OverflowRef, Rest};
 use crate::pinned::PinnedPage;
 
 impl PinnedPage {
-    /// Bytes of the arena as one message, each `(offset, length)`, in that order. The view holds the pin.
+    /// Bytes of the arena as one message, each `(offset, length)`, in that order. The view holds
+    /// the pin.
     ///
-    /// None when a range is not wholly of this page: of its base page, of its delta records (records that
-    /// touch may be one range), or one of its overflow extents. Nothing else of the arena is known to stay.
-    /// A range without bytes names nothing, wherever it is.
+    /// None when a range is not wholly of this page: of its base page, of its delta records
+    /// (records that touch may be one range), or one of its overflow extents. Nothing else of the
+    /// arena is known to stay. A range without bytes names nothing, wherever it is.
     pub fn view(&self, ranges: impl IntoIterator<Item = (u64, u64)>) -> Option<View> {
         let page = self.offset_of(self.base());
         let page = page..page + self.base().len() as u64;

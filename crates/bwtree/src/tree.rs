@@ -47,14 +47,16 @@ impl Tree {
         Tree::made(arena, options, waits, Some(stamps))
     }
 
-    /// The same, open to peers: its mapping table lies in the arena as well, and no chunk of it is ever given back. Who may read
-    /// the arena can [walk](crate::Walk) the tree without its help, and sees whatever lies in the arena.
+    /// The same, open to peers: its mapping table lies in the arena as well, and no chunk of it is
+    /// ever given back. Who may read the arena can [walk](crate::Walk) the tree without its help,
+    /// and sees whatever lies in the arena.
     pub fn open(arena: Arc<dyn Arena>, options: Options, waits: &'static dyn Waits) -> Result<Tree, Error> {
         options.check(&*arena)?;
         Ok(Tree { core: Arc::new(Core::new(Store::open(arena, options.page_bytes), options, waits, None)?) })
     }
 
-    /// What a [`Walk`](crate::Walk) over the tree begins with; none of a tree that is not [open](Self::open).
+    /// What a [`Walk`](crate::Walk) over the tree begins with; none of a tree that is not
+    /// [open](Self::open).
     pub fn opening(&self) -> Option<Opening> {
         let blocks = self.core.store.open.as_ref()?.offsets();
         let Options { page_bytes, prefix_len, value_max, key_max, .. } = self.core.options;
@@ -94,28 +96,33 @@ impl Tree {
         Ok(self.alone(|core| core.change(key, Change::Update(value)))?.replaced())
     }
 
-    /// Removes a key; whether it was there. In a full arena it waits, for up to a second, for memory that others hold back.
+    /// Removes a key; whether it was there. In a full arena it waits, for up to a second, for
+    /// memory that others hold back.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         Ok(self.alone(|core| core.change(key, Change::Delete))?.replaced())
     }
 
-    /// As [`delete`](Self::delete), and waits for nobody: [`Error::Exhausted`] where others hold back the memory that it takes, and
-    /// once they have let go of it, trying again succeeds. For threads that serve others meanwhile.
+    /// As [`delete`](Self::delete), and waits for nobody: [`Error::Exhausted`] where others hold
+    /// back the memory that it takes, and once they have let go of it, trying again succeeds. For
+    /// threads that serve others meanwhile.
     pub fn delete_now(&self, key: &[u8]) -> Result<bool, Error> {
         Ok(self.alone(|core| core.change_now(key, Change::Delete))?.replaced())
     }
 
-    /// Puts rows, keys and values, as if one after another; what became of each, in their order. Each is atomic by itself, and rows of
-    /// one leaf take effect together. Rows in ascending order of their keys need no sorting, and behind the last key of the tree
-    /// they fill its pages directly.
+    /// Puts rows, keys and values, as if one after another; what became of each, in their order.
+    /// Each is atomic by itself, and rows of one leaf take effect together. Rows in ascending order
+    /// of their keys need no sorting, and behind the last key of the tree they fill its pages
+    /// directly.
     ///
-    /// Rows behind the end of what is returned were not looked at: there are such when `refused_max` rows were refused, or when memory
-    /// ran out. Rows that found no memory, and those that were not tried because others had not, say [`Error::Exhausted`].
+    /// Rows behind the end of what is returned were not looked at: there are such when
+    /// `refused_max` rows were refused, or when memory ran out. Rows that found no memory, and
+    /// those that were not tried because others had not, say [`Error::Exhausted`].
     pub fn put_many(&self, put: Put, rows: &[(&[u8], &[u8])], refused_max: usize) -> Vec<Result<bool, Error>> {
         self.alone(|core| core.put_many(put, rows, refused_max).0)
     }
 
-    /// If the key's value is `expected` (`None`: the key is not there), makes it `new` (`None`: removes it); whether it was.
+    /// If the key's value is `expected` (`None`: the key is not there), makes it `new` (`None`:
+    /// removes it); whether it was.
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
         let outcome = self.alone(|core| core.change(key, Change::Swap { expected, new }))?;
         Ok(matches!(outcome, Outcome::Done { .. }))
@@ -153,8 +160,8 @@ impl Tree {
         Arc::new(PinAccount::new(self.core.clone()))
     }
 
-    /// Lets go at once what nobody can see any more, and gives empty chunks back to the arena. Writers do this as they go;
-    /// call it when writing has stopped and memory matters.
+    /// Lets go at once what nobody can see any more, and gives empty chunks back to the arena.
+    /// Writers do this as they go; call it when writing has stopped and memory matters.
     pub fn reclaim(&self) {
         // What this guard's own epoch saw retired goes with the second.
         for _ in 0..2 {

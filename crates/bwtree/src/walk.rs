@@ -1,12 +1,15 @@
-//! The way of a peer through an [open](crate::Tree::open) tree: words and leaves read one-sidedly, and nothing asked of the tree
-//! (to-copy §6, TC-M41).
+//! The way of a peer through an [open](crate::Tree::open) tree: words and leaves read one-sidedly,
+//! and nothing asked of the tree (to-copy §6, TC-M41).
 //!
-//! Inner nodes are private, so a walk goes from the leftmost leaf along the side links. Of each leaf it loads the version, the word, the
-//! page with its deltas, and the version again. The leaf counts where the version is odd and the same (`open` says why); else it is
-//! loaded again. A leaf that is being merged counts only while its left neighbour still links to it, as for readers inside the tree.
+//! Inner nodes are private, so a walk goes from the leftmost leaf along the side links. Of each
+//! leaf it loads the version, the word, the page with its deltas, and the version again. The leaf
+//! counts where the version is odd and the same (`open` says why); else it is loaded again. A leaf
+//! that is being merged counts only while its left neighbour still links to it, as for readers
+//! inside the tree.
 //!
-//! The memory may be a hostile peer's. Each byte is copied out once and checked in the copy: sections, fences, the order of keys, each
-//! record of the chain and its place. A walk ends, gives an error, or comes to a key that it has not given yet.
+//! The memory may be a hostile peer's. Each byte is copied out once and checked in the copy:
+//! sections, fences, the order of keys, each record of the chain and its place. A walk ends, gives
+//! an error, or comes to a key that it has not given yet.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -26,14 +29,16 @@ pub trait Reads {
     /// Why it could not.
     type Error;
 
-    /// Fills `out` with the bytes from `at` on, as far as they lie in one segment; how many. Aligned words of eight bytes are each as they
-    /// were at one instant. Bytes of a later call are loaded after those of an earlier one.
+    /// Fills `out` with the bytes from `at` on, as far as they lie in one segment; how many.
+    /// Aligned words of eight bytes are each as they were at one instant. Bytes of a later call are
+    /// loaded after those of an earlier one.
     ///
     /// # Errors
     /// Nothing can be read there.
     fn read(&mut self, at: u64, out: &mut [u8]) -> Result<usize, Self::Error>;
 
-    /// Somebody changed what was read, for the `nth` time since there were rows: waits a little, or not. Whether to read it once more.
+    /// Somebody changed what was read, for the `nth` time since there were rows: waits a little, or
+    /// not. Whether to read it once more.
     fn again(&mut self, nth: u64) -> bool;
 }
 
@@ -138,10 +143,12 @@ impl Walk {
         Walked { page: &self.page, found: &self.found }
     }
 
-    /// Goes on to the range's next rows, as many as lie in the next leaf (of long values fewer); false at its end.
+    /// Goes on to the range's next rows, as many as lie in the next leaf (of long values fewer);
+    /// false at its end.
     ///
     /// # Errors
-    /// The memory cannot be read, is no tree's, or changes too fast. After [`WalkError::Unopened`] it can be [opened again](Self::reopen).
+    /// The memory cannot be read, is no tree's, or changes too fast. After [`WalkError::Unopened`]
+    /// it can be [opened again](Self::reopen).
     pub fn advance<R: Reads>(&mut self, memory: &mut R) -> Result<bool, WalkError<R::Error>> {
         let mut again = 0;
         while !self.done {
@@ -215,7 +222,8 @@ impl Walk {
         Step::Again
     }
 
-    /// Whether the left neighbour of leaf `pid`, which is being merged into it, does not have its rows yet.
+    /// Whether the left neighbour of leaf `pid`, which is being merged into it, does not have its
+    /// rows yet.
     fn linked<R: Reads>(&mut self, memory: &mut R, pid: u32) -> Result<bool, WalkError<R::Error>> {
         let Some(left) = self.path.len().checked_sub(2).map(|at| self.path[at]) else { return Ok(false) };
         let mut page = std::mem::take(&mut self.left);
@@ -227,7 +235,8 @@ impl Walk {
         Ok(loaded.word & FROZEN == 0 && left.right() == pid && left.high_fence() == Some(low))
     }
 
-    /// Finds rows and records of the page within the range; where the range is cut for the sake of its long values, the first key behind.
+    /// Finds rows and records of the page within the range; where the range is cut for the sake of
+    /// its long values, the first key behind.
     fn find(&mut self, word: u64) -> Result<Option<Vec<u8>>, &'static str> {
         let (page, opening) = (&self.page[..], &self.opening);
         let leaf = parsed(page, opening)?;
@@ -306,7 +315,8 @@ fn load_word<R: Reads>(memory: &mut R, at: u64) -> Result<u64, WalkError<R::Erro
     }
 }
 
-/// Loads leaf `pid` with its chain; none where no leaf of that number was in the tree all the while.
+/// Loads leaf `pid` with its chain; none where no leaf of that number was in the tree all the
+/// while.
 fn load_leaf<R: Reads>(
     opening: &Opening,
     memory: &mut R,
@@ -331,7 +341,8 @@ fn load_leaf<R: Reads>(
     Ok(Some(Loaded { word, version, version_at }))
 }
 
-/// Loads what a word names: the base page, and what lies behind it up to the end of the newest record.
+/// Loads what a word names: the base page, and what lies behind it up to the end of the newest
+/// record.
 fn load_unit<R: Reads>(
     opening: &Opening,
     memory: &mut R,
@@ -540,7 +551,8 @@ mod tests {
         assert!(walk.again() >= 3 && values(&walk).iter().all(|value| *value == 4), "{:?}", values(&walk));
     }
 
-    /// The left neighbour has a leaf's rows and a newer one among them, and the leaf's word does not say so yet.
+    /// The left neighbour has a leaf's rows and a newer one among them, and the leaf's word does
+    /// not say so yet.
     #[test]
     fn a_leaf_whose_rows_are_elsewhere_is_not_believed() {
         let tree = tree(30);

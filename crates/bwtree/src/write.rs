@@ -1,4 +1,5 @@
-//! Changes: decide on what is there, put a delta on the chain, or consolidate with the change included.
+//! Changes: decide on what is there, put a delta on the chain, or consolidate with the change
+//! included.
 
 use crate::core::Core;
 use crate::descend::FoundLeaf;
@@ -26,8 +27,8 @@ pub enum Outcome {
     Done {
         /// Whether the key was there before.
         was_there: bool,
-        /// The [stamp](crate::Stamps) that it was installed with; where nothing had to be changed, the newest one of the leaf that showed
-        /// it. 0 in a tree without stamps.
+        /// The [stamp](crate::Stamps) that it was installed with; where nothing had to be changed,
+        /// the newest one of the leaf that showed it. 0 in a tree without stamps.
         stamp: u64,
     },
     /// The condition does not hold.
@@ -62,7 +63,8 @@ pub(crate) struct Hit<'g> {
 }
 
 impl<'g> LeafState<'g> {
-    /// The newest state of `key`: the chain first, then the base page. `VALUE`: the value will be read.
+    /// The newest state of `key`: the chain first, then the base page. `VALUE`: the value will be
+    /// read.
     #[inline]
     pub(crate) fn lookup<const VALUE: bool>(&self, key: &[u8]) -> Hit<'g> {
         if self.chain() > 0 {
@@ -212,7 +214,8 @@ impl Core {
         Ok(done.then_some(Outcome::Done { was_there: is_there, stamp }))
     }
 
-    /// Puts the change on the chain, or into a new base page when the chain or its room is at the end.
+    /// Puts the change on the chain, or into a new base page when the chain or its room is at the
+    /// end.
     #[inline]
     fn put(
         &self,
@@ -269,5 +272,6 @@ impl Core {
 
 /// Attempts to find memory for a change. It answers at once: only a delete waits for others.
 pub(crate) const TRIES: usize = 6;
-/// For a delete, which must not fail because of what others are about to let go: for over half a second.
+/// For a delete, which must not fail because of what others are about to let go: for over half a
+/// second.
 const DELETE_TRIES: usize = 40;

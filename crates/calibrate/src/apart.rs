@@ -1,8 +1,9 @@
 //! How far apart two processors are: how long a cache line takes to the other and back.
 //!
-//! Processors that share a cache exchange a line in some tens of nanoseconds, those that do not in some hundreds, and a virtual
-//! machine's processors are moved from the one to the other every few seconds (docs/design/008-calibration.md). Whoever packs pays for that,
-//! whoever gathers hardly does, so prices of both together are the prices of neither.
+//! Processors that share a cache exchange a line in some tens of nanoseconds, those that do not in
+//! some hundreds. A virtual machine's processors are moved from the one to the other every few
+//! seconds (docs/design/008-calibration.md). Whoever packs pays for that, whoever gathers hardly
+//! does, so prices of both together are the prices of neither.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,8 @@ use overside_verbs::VerbsError;
 /// Where the two threads of a calibration ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processors {
-    /// From one processor to the other and back, in nanoseconds: the median of the samples that the prices are made of.
+    /// From one processor to the other and back, in nanoseconds: the median of the samples that the
+    /// prices are made of.
     pub round_trip_ns: f64,
     /// Of 1, the part of the samples in which they were as far apart.
     pub part: f64,
@@ -26,10 +28,11 @@ pub(super) struct Distance {
     pub(super) processors: Processors,
 }
 
-/// The kind of round trips that prices are made for in the first place, and the other one where there are two; none where no round trip
-/// is known.
+/// The kind of round trips that prices are made for in the first place, and the other one where
+/// there are two; none where no round trip is known.
 ///
-/// Where there are two, the near one comes first, unless hardly anything was measured there: it is the one that schedulers strive for.
+/// Where there are two, the near one comes first, unless hardly anything was measured there: it is
+/// the one that schedulers strive for.
 pub(super) fn kinds(round_trips: impl Iterator<Item = f64>) -> Option<(Distance, Option<Distance>)> {
     let mut all: Vec<f64> = round_trips.filter(|ns| *ns < KNOWN_NS).collect();
     all.sort_by(f64::total_cmp);
@@ -63,8 +66,8 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// The least time of a line there and back, in nanoseconds, while the other thread [answers](Self::answer) for the `time`th time;
-    /// infinite when it does not.
+    /// The least time of a line there and back, in nanoseconds, while the other thread
+    /// [answers](Self::answer) for the `time`th time; infinite when it does not.
     pub(super) fn ask(&self, time: u64) -> f64 {
         if self.is_given_up() {
             return f64::INFINITY;
@@ -86,7 +89,8 @@ impl Echo {
         least
     }
 
-    /// Answers all that [`ask`](Self::ask) asks the `time`th time, unless the other thread stops asking.
+    /// Answers all that [`ask`](Self::ask) asks the `time`th time, unless the other thread stops
+    /// asking.
     pub(super) fn answer(&self, time: u64) {
         if self.is_given_up() {
             return;

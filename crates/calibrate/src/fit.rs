@@ -1,8 +1,9 @@
 //! From points to a profile.
 //!
-//! Each point was chosen so that one price is new in it: single small messages give the request, many pieces of one
-//! length a place on that length's curve, and so on from what is simple to what is made of it. Where two prices meet in
-//! several points (near and far, rows and runs), they are the non-negative least squares of relative errors.
+//! Each point was chosen so that one price is new in it. Single small messages give the request,
+//! many pieces of one length a place on that length's curve, and so on from what is simple to what
+//! is made of it. Where two prices meet in several points (near and far, rows and runs), they are
+//! the non-negative least squares of relative errors.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use overside_planner::{Curve, Distance, Profile, Way};
 use super::points::Case;
 use super::{Cost, Seen};
 
-/// The profile of a device, of the costs that `cost` gives; what was not measured stays as in `default`.
+/// The profile of a device, of the costs that `cost` gives; what was not measured stays as in
+/// `default`.
 pub(super) fn fit(seen: &[Seen], cost: fn(&Seen) -> Cost, default: Profile, source: &str) -> Profile {
     let mut fit = Fit { seen, cost, profile: Profile { source: source.to_owned(), ..default } };
     fit.requests();
@@ -58,8 +60,8 @@ impl Points {
         self.0.entry(bytes).or_default().push(ns.max(0.0));
     }
 
-    /// Lengths up to `exact` at which a quarter of a power of two begins stand for themselves. The others are joined by
-    /// lines, and the curve has what these say where it may have points.
+    /// Lengths up to `exact` at which a quarter of a power of two begins stand for themselves. The
+    /// others are joined by lines, and the curve has what these say where it may have points.
     fn curve(self, exact: u64) -> Curve {
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let itself = |bytes: u64| bytes <= exact && bytes == start_of_range(bytes);
@@ -121,8 +123,9 @@ impl Fit<'_> {
         self.seen(way, warm).filter_map(sample).collect()
     }
 
-    /// The request: one short message, less what its fragment costs among many. The receiver's of long ones, for there it is the
-    /// slower end: whoever waits for each message meets it alone, and what that takes decides nothing.
+    /// The request: one short message, less what its fragment costs among many. The receiver's of
+    /// long ones, for there it is the slower end: whoever waits for each message meets it alone,
+    /// and what that takes decides nothing.
     fn requests(&mut self) {
         let samples = self.scattered(Way::Gather, false);
         let one = samples.iter().find(|sample| sample.count == 1);
@@ -190,7 +193,8 @@ impl Fit<'_> {
         self.profile.send(bytes, true).at(1.0, bytes as f64)
     }
 
-    /// Packed pieces between gathered ones, against the gathered ones without them: with one run of packed pieces and with many.
+    /// Packed pieces between gathered ones, against the gathered ones without them: with one run of
+    /// packed pieces and with many.
     fn beside(&mut self) {
         let alone = self.scattered(Way::Gather, false);
         let (mut runs, mut receive) = (Vec::new(), Points::default());
@@ -327,7 +331,8 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((at(values.len().checked_sub(1)? / 2)? + at(values.len() / 2)?) / 2.0)
 }
 
-/// `x` and `y`, neither negative, that make the relative errors of `a·x + b·y = ns` least for all `[a, b, ns]`.
+/// `x` and `y`, neither negative, that make the relative errors of `a·x + b·y = ns` least for all
+/// `[a, b, ns]`.
 fn least_squares(rows: &[[f64; 3]]) -> [f64; 2] {
     let rows = rows.iter().filter(|[_, _, ns]| *ns > 0.0).map(|[a, b, ns]| [a / ns, b / ns]);
     let (mut aa, mut ab, mut bb, mut a1, mut b1) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -357,7 +362,8 @@ fn least_squares(rows: &[[f64; 3]]) -> [f64; 2] {
 const WIDTH_MAX: u64 = 64;
 /// The pieces that tell what a request costs; no odd length, so none of a curve's.
 const REQUEST_BYTES: u64 = 64;
-/// Of a request met alone, no less than this part: what is left between two long messages is small, and noise makes it any.
+/// Of a request met alone, no less than this part: what is left between two long messages is small,
+/// and noise makes it any.
 const REQUEST_PART: f64 = 3.0;
 /// Pieces up to which a message tells what its request costs.
 const FEW: u64 = 4;

@@ -53,7 +53,8 @@ pub use store::{Store, StoreError, read, slug};
 pub enum Effort {
     /// What a profile cannot do without, in a tenth of a second.
     Quick,
-    /// Every curve, in a few seconds; on a machine that is busy with other things up to a quarter of a minute.
+    /// Every curve, in a few seconds; on a machine that is busy with other things up to a quarter
+    /// of a minute.
     Full,
 }
 
@@ -72,8 +73,8 @@ pub struct Calibration {
     pub halves: Misses,
     /// Where both threads ran; none when that is not known.
     pub processors: Option<Processors>,
-    /// Where they ran at other times, if the provider tells such times apart: the prices of [`Profile::elsewhere`] are of then, if there were
-    /// samples enough for them.
+    /// Where they ran at other times, if the provider tells such times apart: the prices of
+    /// [`Profile::elsewhere`] are of then, if there were samples enough for them.
     pub elsewhere: Option<Processors>,
     /// How long it took.
     pub took: Duration,
@@ -224,8 +225,8 @@ pub fn calibrate(
     })
 }
 
-/// Bytes of memory that what is sent is spread over, so that no cache of this machine holds it when its turn comes again: four times
-/// its largest cache, a power of two from 64 to 256 MiB.
+/// Bytes of memory that what is sent is spread over, so that no cache of this machine holds it when
+/// its turn comes again. Four times its largest cache, a power of two from 64 to 256 MiB.
 pub fn cold_bytes() -> usize {
     let size = |index: usize| {
         let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?;
@@ -298,8 +299,8 @@ struct Measured {
     samples: Vec<Cost>,
 }
 
-/// Up to which length a provider that may copy the pieces of a list together itself does better to, and has it do so from here on;
-/// 0 where it does not.
+/// Up to which length a provider that may copy the pieces of a list together itself does better to,
+/// and has it do so from here on; 0 where it does not.
 fn copied_bytes(rig: &mut Rig, provider: &Arc<dyn Provider>, budget: &Budget) -> Result<f64, Error> {
     let learn = |copied_bytes: f64| {
         let profile = provider.profile();
@@ -333,8 +334,8 @@ fn copied_bytes(rig: &mut Rig, provider: &Arc<dyn Provider>, budget: &Budget) ->
     Ok(found)
 }
 
-/// The length up to which copying is the cheaper way, of lengths in order and what naming costs over copying there: the one by which
-/// least is lost in all, wherever noise puts a single one.
+/// The length up to which copying is the cheaper way, of lengths in order and what naming costs
+/// over copying there: the one by which least is lost in all, wherever noise puts a single one.
 fn crossing(seen: &[(u64, f64)]) -> f64 {
     let (mut best, mut gained) = ((COPIED_NONE, 0.0), 0.0);
     for (bytes, ratio) in seen {
@@ -355,8 +356,9 @@ struct Streams {
     lent: Vec<(u64, Vec<Cost>)>,
 }
 
-/// All points in turn, round by round, so that what a machine does for a second falls on all of them alike; and in each round
-/// what dealing rows out costs, which is the sender's alone and the same for every provider.
+/// All points in turn, round by round, so that what a machine does for a second falls on all of
+/// them alike. Each round also has what dealing rows out costs, which is the sender's alone and the
+/// same for every provider.
 fn measure(
     rig: &mut Rig,
     capabilities: &Capabilities,
@@ -405,7 +407,8 @@ impl Measured {
         self.samples.iter().filter(|sample| sample.undisturbed).count()
     }
 
-    /// Made of the samples in which the processors were as far apart as the prices are made for, if there are any.
+    /// Made of the samples in which the processors were as far apart as the prices are made for, if
+    /// there are any.
     fn into_seen(mut self, alike: Option<&Range<f64>>) -> Seen {
         let samples = (self.samples.len(), self.undisturbed());
         let is_alike = |sample: &Cost| alike.is_none_or(|alike| alike.contains(&sample.round_trip_ns));
@@ -431,9 +434,11 @@ impl Measured {
 }
 
 impl Cost {
-    /// The mean of the lowest quarter of the undisturbed samples without the very lowest. What a machine does beside (its other virtual
-    /// machines, its clock, its memory) only ever adds: so two halves of one calibration came out 3.7 % apart in the median
-    /// and 8.0 % at nine tenths, where the middle half of the same samples had them 13 and 24 % apart (docs/design/008-calibration.md).
+    /// The mean of the lowest quarter of the undisturbed samples without the very lowest. What a
+    /// machine does beside (its other virtual machines, its clock, its memory) only ever adds: so
+    /// two halves of one calibration came out 3.7 % apart in the median and 8.0 % at nine tenths,
+    /// where the middle half of the same samples had them 13 and 24 % apart
+    /// (docs/design/008-calibration.md).
     fn calm(samples: &[Cost]) -> Cost {
         let undisturbed = samples.iter().filter(|sample| sample.undisturbed).count();
         // A disturbance only ever adds: without enough undisturbed samples, the lower quarter of all is nearest.
@@ -512,8 +517,9 @@ const ELSEWHERE_MIN: usize = 4;
 const DISTURBED_PART: usize = 8;
 /// The same of a quick calibration: three points by mischance are no reason to do without it.
 const QUICK_DISTURBED_PART: usize = 4;
-/// How far apart the prices of the two halves of a calibration may be. Each is made of half of the samples, so noise alone sets them
-/// apart by half as much again as two calibrations, which are to be within 5 % in the median.
+/// How far apart the prices of the two halves of a calibration may be. Each is made of half of the
+/// samples, so noise alone sets them apart by half as much again as two calibrations, which are to
+/// be within 5 % in the median.
 const HALVES_MEDIAN: f64 = 0.07;
 const HALVES_P90: f64 = 0.2;
 

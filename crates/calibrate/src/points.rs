@@ -119,7 +119,8 @@ impl Case {
 }
 
 impl Point {
-    /// The shapes of its stream: at so many places that a cache does not keep them, or in one place.
+    /// The shapes of its stream: at so many places that a cache does not keep them, or in one
+    /// place.
     pub(super) fn shapes(&self, memory: u64, places_max: u64) -> Vec<Arc<Shape>> {
         let touched = self.case.touched().max(1);
         let (memory, places) = match self.warm {
@@ -188,7 +189,8 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
     out.0
 }
 
-/// Lists of scattered pieces, from short to long, by which is told up to which length they are better copied than named.
+/// Lists of scattered pieces, from short to long, by which is told up to which length they are
+/// better copied than named.
 pub(super) fn copied() -> Vec<Point> {
     let mut out = Out(Vec::new());
     for bytes in [512, 724, 1024, 1448, 2048, 2896, 4096] {
@@ -253,9 +255,11 @@ impl Out {
     }
 }
 
-/// Lengths of scattered pieces: odd ones, as most are that have any length, for the ends of vectors cost time.
+/// Lengths of scattered pieces: odd ones, as most are that have any length, for the ends of vectors
+/// cost time.
 const LENGTHS: [u64; 13] = [11, 23, 45, 91, 181, 363, 725, 1451, 2901, 5803, 11_605, 23_211, 46_421];
-/// Packed pieces, how many, and how long the gathered ones between them are: so long that the receiver is the slower end.
+/// Packed pieces, how many, and how long the gathered ones between them are: so long that the
+/// receiver is the slower end.
 const BESIDE: [(u64, u64, u64); 9] = [
     (11, 8, 5803),
     (45, 8, 5803),
@@ -273,9 +277,9 @@ const BEHIND: [(u64, usize, u64); 6] =
 const SCATTERED_BYTES: u64 = 128 << 10;
 /// Bytes of a message by which copied and named pieces are compared.
 const COPIED_BYTES: u64 = 64 << 10;
-/// Runs and periods: of each length one that is near its neighbours and one that is far from them, so that neither price is
-/// drawn out of others beyond them. Up to 64 bytes each
-/// width has a kernel, or a way through one, of its own.
+/// Runs and periods: of each length one that is near its neighbours and one that is far from them,
+/// so that neither price is drawn out of others beyond them. Up to 64 bytes each width has a
+/// kernel, or a way through one, of its own.
 const STRIDES: [(u64, u64); 22] = [
     (4, 12),
     (4, 64),

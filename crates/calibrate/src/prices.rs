@@ -31,7 +31,8 @@ fn own_unless(stored: Result<Profile, String>, provider: &Arc<dyn Provider>) -> 
 /// # Errors
 /// When nothing is stored and there is no room to measure in.
 pub fn measured(label: &str, provider: &Arc<dyn Provider>, name: &str, effort: Effort) -> Result<Profile, Error> {
-    /// By label and effort. Held while measuring: two calibrations at once would measure each other.
+    /// By label and effort. Held while measuring: two calibrations at once would measure each
+    /// other.
     static MEASURED: Mutex<Vec<(String, Effort, Profile)>> = Mutex::new(Vec::new());
     let note = match stored(Store::of_user(), label, provider) {
         Ok(profile) => return Ok(profile),
@@ -69,8 +70,9 @@ fn stored(store: Result<Store, StoreError>, label: &str, provider: &Arc<dyn Prov
     }
 }
 
-/// A quick calibration that nobody disturbed, else the provider's own figures: what is started beside busy programs must not take
-/// its wait for a processor as the price of a message, for as long as it runs.
+/// A quick calibration that no program disturbed, else the provider's own figures. What is started
+/// beside busy programs must not take its wait for a processor as the price of a message, for as
+/// long as it runs.
 fn quick(
     known: Profile,
     mut measure: impl FnMut() -> Result<(Profile, Option<Doubt>), Error>,
@@ -86,7 +88,8 @@ fn quick(
     Ok(Profile { source: format!("{}{why}", known.source), ..known })
 }
 
-/// A careful calibration that nothing speaks against, else the steadiest of a few that nobody disturbed; else the provider's own figures.
+/// A careful calibration that nothing speaks against, else the steadiest of a few that nobody
+/// disturbed; else the provider's own figures.
 fn steadiest(
     known: Profile,
     mut measure: impl FnMut() -> Result<(Profile, Option<Doubt>), Error>,

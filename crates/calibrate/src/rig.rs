@@ -1,7 +1,9 @@
-//! Two ports of one provider, each on a thread of its own, and what a stream of messages costs either.
+//! Two ports of one provider, each on a thread of its own, and what a stream of messages costs
+//! either.
 //!
-//! What is measured is what ships: declared sends on one side, posted receives on the other, with as many transmit and receive
-//! buffers as stay in a cache. Two threads, because cache lines that change cores are a large part of what a message costs.
+//! What is measured is what ships: declared sends on one side, posted receives on the other, with
+//! as many transmit and receive buffers as stay in a cache. Two threads, because cache lines that
+//! change cores are a large part of what a message costs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use super::apart::Echo;
 use super::points::Random;
 use crate::Error;
 
-/// What a message of a stream costs, in nanoseconds: work of either side, without waiting, and time from one to the next.
+/// What a message of a stream costs, in nanoseconds: work of either side, without waiting, and time
+/// from one to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// The sender's processor.
@@ -36,7 +39,8 @@ pub struct Cost {
     pub wall_ns: f64,
     /// Neither side had to share its processor.
     pub undisturbed: bool,
-    /// How long a cache line took to the other side's processor and back, before the stretch; infinite where that is not known.
+    /// How long a cache line took to the other side's processor and back, before the stretch;
+    /// infinite where that is not known.
     pub round_trip_ns: f64,
     /// How long one took to come from there, as the provider tells it; infinite where it does not.
     pub line_ns: f64,
@@ -162,8 +166,9 @@ impl Rig {
         self.send_all(stream.bytes, slice, make).map_err(|error| self.known(error))
     }
 
-    /// Lends messages of so many bytes, each one fragment at a place that no cache holds; the receiver loads a byte of each of their
-    /// lines and returns them. `next` goes on from call to call.
+    /// Lends messages of so many bytes, each one fragment at a place that no cache holds; the
+    /// receiver loads a byte of each of their lines and returns them. `next` goes on from call to
+    /// call.
     pub(super) fn lend(&mut self, bytes: u64, next: &mut u64, slice: Duration) -> Result<Cost, Error> {
         let make = |rig: &Rig, _| {
             *next += 1;
@@ -231,8 +236,9 @@ impl Rig {
         })
     }
 
-    /// What dealing rows out costs for each of their values, from memory as cold as that of every other price, into as many buffers
-    /// as are in use at once; none where there is no kernel for it. `row`, where to begin, goes on from call to call.
+    /// What dealing rows out costs for each of their values, from memory as cold as that of every
+    /// other price. The buffers are as many as are in use at once. None where there is no kernel
+    /// for it. `row`, where to begin, goes on from call to call.
     pub(super) fn deal(&self, tables: &Tables, row: &mut u64, slice: Duration) -> Option<Cost> {
         let shapes: Vec<&Shape> = tables.0.iter().collect();
         let mut dealer = Dealer::new(&self.memory, &shapes).ok().flatten()?;
@@ -284,7 +290,8 @@ impl Rig {
         }
     }
 
-    /// What the receiving side says of an end that this side saw nothing but: it says so before it goes.
+    /// What the receiving side says of an end that this side saw nothing but: it says so before it
+    /// goes.
     fn known(&self, error: Error) -> Error {
         let blind = matches!(
             error,
@@ -484,7 +491,8 @@ impl Clock {
 }
 
 impl Ran {
-    /// Whether it had a processor whenever it was ready to run, but for `own`, which other threads of this process took.
+    /// Whether it had a processor whenever it was ready to run, but for `own`, which other threads
+    /// of this process took.
     fn had_all(&self, own: Duration) -> bool {
         let wall = self.wall.as_secs_f64();
         match self.waited {
@@ -534,8 +542,8 @@ fn port_options() -> PortOptions {
     PortOptions { depth: 128, sges: 4096, shared_receives: 0, regions: true, ..PortOptions::default() }
 }
 
-/// Lengths of messages up to which a connection is used; each has rings of its own, so that short messages meet no more
-/// memory than they need.
+/// Lengths of messages up to which a connection is used; each has rings of its own, so that short
+/// messages meet no more memory than they need.
 const LANES: [usize; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
 /// The longest message.
 pub(super) const MESSAGE_MAX: usize = LANES[LANES.len() - 1];

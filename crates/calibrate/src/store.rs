@@ -1,7 +1,8 @@
 //! Stored profiles: what `overside calibrate` measured, for each user, host and device.
 //!
-//! `$XDG_DATA_HOME/overside/profiles/HOST/PROVIDER.DEVICE.profile` (`~/.local/share` without that variable), in the text form of
-//! [`Profile`]. A file of another version, or with a field that is no cost, is refused by the field's name.
+//! `$XDG_DATA_HOME/overside/profiles/HOST/PROVIDER.DEVICE.profile` (`~/.local/share` without that
+//! variable), in the text form of [`Profile`]. A file of another version, or with a field that is
+//! no cost, is refused by the field's name.
 
 use std::fs;
 use std::io::{ErrorKind, Write};

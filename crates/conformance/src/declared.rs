@@ -1,8 +1,9 @@
-//! Declared sends over any provider: whatever the plan, what arrives are the messages of the region.
+//! Declared sends over any provider: whatever the plan, what arrives are the messages of the
+//! region.
 //!
-//! [`Delivery`] is one sender with several destinations, each with a completion queue of its own. It sends a
-//! region in one way, or regions to all destinations at once, and answers with the messages that came, to be held
-//! against [`messages`], a naive walk.
+//! [`Delivery`] is one sender with several destinations, each with a completion queue of its own.
+//! It sends a region in one way, or regions to all destinations at once, and answers with the
+//! messages that came, to be held against [`messages`], a naive walk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,8 +123,8 @@ impl Delivery {
         Ok(self.receivers.iter_mut().take(shapes.len()).map(|receiver| std::mem::take(&mut receiver.came)).collect())
     }
 
-    /// Sends regions of any kind, each given by numbers and sent in its way; each must bring its messages, or be refused for
-    /// what it is.
+    /// Sends regions of any kind, each given by numbers and sent in its way; each must bring its
+    /// messages, or be refused for what it is.
     ///
     /// # Errors
     /// Which one did not, and how.
@@ -147,8 +148,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// Sends a table's rows to all destinations but the last at once, and with them, to the last, a region of any kind from
-    /// numbers, of the same rows or others.
+    /// Sends a table's rows to all destinations but the last at once, and with them, to the last, a
+    /// region of any kind from numbers, of the same rows or others.
     ///
     /// # Errors
     /// Which destination got anything but its messages, or that it was refused.
@@ -241,7 +242,8 @@ fn check(done: &[WorkCompletion], ids: &[u64]) -> Result<(), Failure> {
     }
 }
 
-/// Rows of columns of 4 bytes, of which row `i` goes to destination `i % destinations`: a region for each.
+/// Rows of columns of 4 bytes, of which row `i` goes to destination `i % destinations`: a region
+/// for each.
 pub fn dealt(columns: u64, rows: u64, destinations: u64) -> Vec<Arc<Shape>> {
     let to = |d: u64| {
         let runs = [Run::new(0, 4)];
@@ -259,8 +261,8 @@ pub fn messages(memory: &[u8], shape: &Shape) -> Vec<Vec<u8>> {
     (0..messages.count()).map(|i| messages.message(i).flat_map(bytes).copied().collect()).collect()
 }
 
-/// A shape of any kind in a memory of `end` bytes, from numbers: the same ones give the same shape. None where they
-/// give none.
+/// A shape of any kind in a memory of `end` bytes, from numbers: the same ones give the same shape.
+/// None where they give none.
 pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
     let [kind, a, b, c, d, rest @ ..] = *numbers;
     let (rows, width, base) = (1 + a % 60, 1 + b % 40, c % 97);
@@ -299,9 +301,11 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
     shape.ok().filter(|shape| shape.end() <= end)
 }
 
-/// Tests of declared sends through `$delivery`, a function from a number of destinations to a [`Delivery`], if there is one: a shared send to so many
-/// against separate ones, in tiles of several sizes, and random regions by plan, as they lie, by threshold and each of these ways.
-/// Where `$delivery` answers none, for want of a device, nothing is tested. The crate that tests so has `proptest`.
+/// Tests of declared sends through `$delivery`, a function from a number of destinations to a
+/// [`Delivery`], if there is one: a shared send to so many against separate ones, in tiles of
+/// several sizes, and random regions by plan, as they lie, by threshold and each of these ways.
+/// Where `$delivery` answers none, for want of a device, nothing is tested. The crate that tests so
+/// has `proptest`.
 #[macro_export]
 macro_rules! declared_tests {
     ($delivery:path, destinations: $destinations:literal, ways: [$($way:ident),+], cases: $cases:literal) => {

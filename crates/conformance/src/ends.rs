@@ -114,8 +114,8 @@ impl End {
         Ok(request.slot)
     }
 
-    /// Posts requests that must be accepted. "Not now" is an answer: a provider may have to hear of a
-    /// peer's registration first, so this end polls and posts again.
+    /// Posts requests that must be accepted. "Not now" is an answer: a provider may have to hear of
+    /// a peer's registration first, so this end polls and posts again.
     pub(crate) fn post_all(&mut self, qp: QpIndex, mut batch: &[Request]) -> Result<(), Stop> {
         let end = Instant::now() + WAIT;
         while !batch.is_empty() {

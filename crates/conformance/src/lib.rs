@@ -61,8 +61,8 @@ pub trait Harness: Send + Sync {
         unused_name()
     }
 
-    /// Starts a peer that runs [`peer_until_killed`] against `name` and can be killed; none where that
-    /// is impossible, which skips `death`.
+    /// Starts a peer that runs [`peer_until_killed`] against `name` and can be killed; none where
+    /// that is impossible, which skips `death`.
     fn doomed(&self, name: &str) -> Option<Box<dyn Doomed>>;
 }
 
@@ -150,8 +150,8 @@ pub fn assert_kept(id: &str, harness: &Arc<dyn Harness>) {
     }
 }
 
-/// One `#[test]` for each sentence, and `second_process`. Takes a `fn() -> Arc<dyn Provider>`, and a `fn() -> String`
-/// where the provider's names have another form than `NAME` of `shm:NAME`.
+/// One `#[test]` for each sentence, and `second_process`. Takes a `fn() -> Arc<dyn Provider>`, and
+/// a `fn() -> String` where the provider's names have another form than `NAME` of `shm:NAME`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($provider:expr) => {

@@ -92,7 +92,8 @@ pub fn second_process(provider: fn() -> Arc<dyn Provider>) {
     }
 }
 
-/// Connects to `name`, says that it is there, and polls until `killed`, the other end's end, or a minute has passed.
+/// Connects to `name`, says that it is there, and polls until `killed`, the other end's end, or a
+/// minute has passed.
 ///
 /// # Errors
 /// What went wrong, in words.

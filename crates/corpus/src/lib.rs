@@ -93,7 +93,8 @@ impl Corpus {
         assert!(kept, "a seed of {} is not in its corpus; {NEW_VERSION}: {seed:02x?}", self.target);
     }
 
-    /// All that is near a seed, in turn: cut off, or another byte, at each of its first `within` places and at some behind.
+    /// All that is near a seed, in turn: cut off, or another byte, at each of its first `within`
+    /// places and at some behind.
     pub fn near_seeds(&self, within: usize, mut each: impl FnMut(Near<'_>)) {
         for seed in self.seeds() {
             let mut bytes = seed.bytes.clone();

@@ -1,5 +1,5 @@
-//! Whether a recorded history has an order that explains it (Wing and Gong's search, with Lowe's memory
-//! of what was tried).
+//! Whether a recorded history has an order that explains it (Wing and Gong's search, with Lowe's
+//! memory of what was tried).
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -28,12 +28,13 @@ pub struct Event<C, A> {
     pub began: u64,
     /// When it ended. Without an answer: when it can have taken effect at the latest.
     pub ended: u64,
-    /// It takes effect behind the event of this index: of two rows of one key in one batch, the second.
+    /// It takes effect behind the event of this index: of two rows of one key in one batch, the
+    /// second.
     pub after: Option<usize>,
 }
 
-/// Whether some order of the events that begins with `state` gives all the answers. None comes before
-/// one that ended before it began. One without an answer has its place there, or none.
+/// Whether some order of the events that begins with `state` gives all the answers. None comes
+/// before one that ended before it began. One without an answer has its place there, or none.
 pub fn linearizable<M: Model>(state: M::State, events: &[Event<M::Call, M::Answer>]) -> bool {
     let done = vec![0; events.len().div_ceil(64)];
     let wanted = events.iter().filter(|event| event.answer.is_some()).count();
@@ -101,7 +102,8 @@ impl<M: Model> Search<'_, M> {
         false
     }
 
-    /// What has no place yet and may be next: what has an answer first, for the others explain what is left.
+    /// What has no place yet and may be next: what has an answer first, for the others explain what
+    /// is left.
     fn open(&self) -> std::vec::IntoIter<usize> {
         let open: Vec<usize> = (0..self.events.len()).filter(|index| !self.is_done(*index)).collect();
         let has_answer = |index: &usize| self.events[*index].answer.is_some();

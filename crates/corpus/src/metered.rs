@@ -1,10 +1,11 @@
-//! A heap that knows how much of it a piece of work takes at most: for tests that hold what bytes from outside can make a parser
-//! allocate.
+//! A heap that knows how much of it a piece of work takes at most: for tests that hold what bytes
+//! from outside can make a parser allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator for `#[global_allocator]`, which counts for each thread what it has allocated and not given back.
+/// The system's allocator for `#[global_allocator]`, which counts for each thread what it has
+/// allocated and not given back.
 #[derive(Debug)]
 pub struct MeteredHeap;
 
@@ -14,8 +15,8 @@ thread_local! {
 }
 
 impl MeteredHeap {
-    /// Runs `work`. Returns what it returns, and the most bytes that this thread had allocated meanwhile beyond those before; 0 where
-    /// another allocator is the program's.
+    /// Runs `work`. Returns what it returns, and the most bytes that this thread had allocated
+    /// meanwhile beyond those before; 0 where another allocator is the program's.
     pub fn peak<R>(work: impl FnOnce() -> R) -> (R, usize) {
         let before = BYTES.get().0;
         BYTES.set((before, before));

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
-/// A file that is written before it has its name. Until it is published, what stood under the name stays as it is, and nothing is left
-/// behind whatever becomes of this process: the file has no name at all. Where a file system knows no such files (`O_TMPFILE`) it has
-/// one beside its own, `.NAME.PID.part`; dropping it takes that away, and if the process is killed, whoever next writes `NAME` does.
+/// A file that is written before it has its name. Until it is published, what stood under the name
+/// stays as it is, and nothing is left behind whatever becomes of this process: the file has no
+/// name at all. Where a file system knows no such files (`O_TMPFILE`) it has one beside its own,
+/// `.NAME.PID.part`; dropping it takes that away, and if the process is killed, whoever next writes
+/// `NAME` does.
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
@@ -103,7 +105,8 @@ impl Drop for AtomicFile {
     }
 }
 
-/// A file without a name in this folder; none where the file system has no such files, or nothing could name it later.
+/// A file without a name in this folder; none where the file system has no such files, or nothing
+/// could name it later.
 fn unnamed(folder: &Path) -> Option<File> {
     if !Path::new(DESCRIPTORS).exists() {
         return None;

@@ -14,8 +14,8 @@ use crate::AlignedBuffer;
 /// link or `..`. Operations on names happen at once; a name is on the disk only after a
 /// [`Request::Sync`] of the folder that holds it. What is read and written goes by requests.
 ///
-/// A request owns its buffer until its completion gives the buffer back. Requests in the queue at the
-/// same time may be carried out in any order: a sync covers those writes whose completions were
+/// A request owns its buffer until its completion gives the buffer back. Requests in the queue at
+/// the same time may be carried out in any order: a sync covers those writes whose completions were
 /// polled before the sync was pushed.
 pub trait Disk: Send + fmt::Debug {
     /// The folder, for messages.
@@ -42,7 +42,8 @@ pub trait Disk: Send + fmt::Debug {
     /// The name leads through a link, is taken or is absent, or the device is full or failing.
     fn open(&mut self, name: &str, how: Open) -> io::Result<FileId>;
 
-    /// Lets go of a file. Requests under way keep it until they complete; its lock ends with the last.
+    /// Lets go of a file. Requests under way keep it until they complete; its lock ends with the
+    /// last.
     fn close(&mut self, file: FileId);
 
     /// Gives a file or folder another name, replacing a file that has it.
@@ -63,8 +64,9 @@ pub trait Disk: Send + fmt::Debug {
     /// The device is failing.
     fn length(&mut self, file: FileId) -> io::Result<u64>;
 
-    /// Locks a file against every other opening of it, waiting for at most `wait`. False when another
-    /// one still holds the lock then. A killed process holds its locks until its last write has landed.
+    /// Locks a file against every other opening of it, waiting for at most `wait`. False when
+    /// another one still holds the lock then. A killed process holds its locks until its last write
+    /// has landed.
     ///
     /// # Errors
     /// The file system has no locks.
@@ -79,7 +81,8 @@ pub trait Disk: Send + fmt::Debug {
     /// Puts a request into the queue. Its completion carries the token.
     fn push(&mut self, token: u64, request: Request);
 
-    /// Hands what was pushed to the system. It does not wait for the disk where [`IoPath::uring`] is true.
+    /// Hands what was pushed to the system. It does not wait for the disk where [`IoPath::uring`]
+    /// is true.
     ///
     /// # Errors
     /// The queue itself is broken. What is under way may or may not happen.
@@ -91,7 +94,8 @@ pub trait Disk: Send + fmt::Debug {
     /// The queue itself is broken.
     fn poll(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Readable while completions wait to be polled. None where every request completes in `submit`.
+    /// Readable while completions wait to be polled. None where every request completes in
+    /// `submit`.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Waits until a completion can be polled, at most for `timeout`. It may return earlier.
@@ -111,8 +115,8 @@ pub trait Disk: Send + fmt::Debug {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
-/// How a file is opened. `direct` asks for transfers past the page cache (`O_DIRECT`); a file system
-/// that has none gives them through it.
+/// How a file is opened. `direct` asks for transfers past the page cache (`O_DIRECT`); a file
+/// system that has none gives them through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
     /// A file that is there, to be read.
@@ -179,7 +183,8 @@ pub enum Request {
         file: FileId,
     },
     /// Sets blocks aside for the file's first `length` bytes and makes it as long. What is written
-    /// there later cannot find the disk full. Kind `Unsupported` where the file system has no such call.
+    /// there later cannot find the disk full. Kind `Unsupported` where the file system has no such
+    /// call.
     Allocate {
         /// Which file.
         file: FileId,
@@ -195,8 +200,8 @@ pub struct Completion {
     pub token: u64,
     /// The request, with its buffer.
     pub request: Request,
-    /// Bytes transferred: fewer than wanted at a file's end, and 0 of what transfers none. After a failed
-    /// write the file's bytes there are anything.
+    /// Bytes transferred: fewer than wanted at a file's end, and 0 of what transfers none. After a
+    /// failed write the file's bytes there are anything.
     pub result: io::Result<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! The kernel's way of FUSE by io_uring (Linux 6.14, where `enable_uring` is Y): a queue for each processor, whose places have
-//! memory for a request and its answer.
+//! The kernel's way of FUSE by io_uring (Linux 6.14, where `enable_uring` is Y): a queue for each
+//! processor, whose places have memory for a request and its answer.
 //!
 //! What messages mean is not known here. Source: `linux/fuse.h`.
 
@@ -37,7 +37,8 @@ struct Place {
 }
 
 impl FuseRing {
-    /// Queues for a mounted file system, with places for `payload_bytes`: as many as `places_max` in all, but some for each processor.
+    /// Queues for a mounted file system, with places for `payload_bytes`: as many as `places_max`
+    /// in all, but some for each processor.
     ///
     /// # Errors
     /// The kernel has no io_uring for this process.
@@ -56,7 +57,8 @@ impl FuseRing {
         })
     }
 
-    /// Gives all places to the kernel, once the file system has agreed to it. From the thread that does all that follows.
+    /// Gives all places to the kernel, once the file system has agreed to it. From the thread that
+    /// does all that follows.
     ///
     /// # Errors
     /// The kernel takes nothing.
@@ -109,7 +111,8 @@ impl FuseRing {
         Some((&place.head[..ARGUMENTS_AT], &place.head[ARGUMENTS_AT..LENGTHS_AT], place.payload.get(..length)?))
     }
 
-    /// Answers the request at a place by a header and what comes behind it, in parts. Fetches the next one.
+    /// Answers the request at a place by a header and what comes behind it, in parts. Fetches the
+    /// next one.
     ///
     /// # Errors
     /// There is no request, or the answer is too long.
@@ -146,7 +149,8 @@ impl AsFd for FuseRing {
 }
 
 impl Drop for FuseRing {
-    /// Waits for the places, which come when the file system is unmounted. What the kernel keeps is never freed.
+    /// Waits for the places, which come when the file system is unmounted. What the kernel keeps is
+    /// never freed.
     fn drop(&mut self) {
         for _ in 0..DROP_WAITS {
             while self.event().is_some() {}

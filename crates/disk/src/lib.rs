@@ -43,10 +43,12 @@ pub use uring::Uring;
 use std::io;
 use std::path::Path;
 
-/// The folder at `path`, made if there is none, by the best way that this kernel and file system have.
+/// The folder at `path`, made if there is none, by the best way that this kernel and file system
+/// have.
 ///
 /// # Errors
-/// `path` is no folder of this user's alone, or nothing can be opened there; the text says what to do.
+/// `path` is no folder of this user's alone, or nothing can be opened there; the text says what to
+/// do.
 pub fn open(path: &Path) -> io::Result<Box<dyn Disk>> {
     match Uring::open(path) {
         Ok(disk) => Ok(Box::new(disk)),

@@ -1,7 +1,8 @@
-//! The kernel's driver of block devices that a program serves (ublk), by the commands that io_uring passes on to it.
+//! The kernel's driver of block devices that a program serves (ublk), by the commands that io_uring
+//! passes on to it.
 //!
-//! The driver copies the bytes of requests by system calls (`UBLK_F_USER_COPY`), so a command of a queue carries no address. What
-//! messages mean is not known here. Source: `linux/ublk_cmd.h`.
+//! The driver copies the bytes of requests by system calls (`UBLK_F_USER_COPY`), so a command of a
+//! queue carries no address. What messages mean is not known here. Source: `linux/ublk_cmd.h`.
 
 use std::fmt;
 use std::io;
@@ -15,7 +16,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// The driver, and the queue of one device. Whoever fetches its first request must do all that follows, so it stays on one thread.
+/// The driver, and the queue of one device. Whoever fetches its first request must do all that
+/// follows, so it stays on one thread.
 pub struct Ublk {
     control: OwnedFd,
     // Dropped by hand, after the kernel has let go of `passed`.
@@ -76,8 +78,8 @@ impl Ublk {
         Ok(Ublk { control, ring: ManuallyDrop::new(ring), passed: ManuallyDrop::new(None), queue: None })
     }
 
-    /// Asks the driver for something that is answered by an [`UblkEvent`]. `number`: what [`Start`](UblkControl::Start) needs, the
-    /// process that serves the device.
+    /// Asks the driver for something that is answered by an [`UblkEvent`]. `number`: what
+    /// [`Start`](UblkControl::Start) needs, the process that serves the device.
     ///
     /// # Errors
     /// It has not answered the last one, or too much is passed.
@@ -123,7 +125,8 @@ impl Ublk {
         }
     }
 
-    /// Opens the queue of a device that was added with this depth, and fetches at each of its places.
+    /// Opens the queue of a device that was added with this depth, and fetches at each of its
+    /// places.
     ///
     /// # Errors
     /// There is no such device, or somebody serves it.
@@ -152,7 +155,8 @@ impl Ublk {
         self.queue.as_ref().map_or(0, |queue| queue.fetching)
     }
 
-    /// Ends the request of a place: bytes that were read or written, or a negative number of an error. Fetches the next one.
+    /// Ends the request of a place: bytes that were read or written, or a negative number of an
+    /// error. Fetches the next one.
     ///
     /// # Errors
     /// There is no such place.

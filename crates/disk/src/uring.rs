@@ -21,7 +21,8 @@ pub struct Uring {
     folder: Folder,
     // Dropped by hand, after the kernel has let go of what is under way.
     ring: ManuallyDrop<IoUring>,
-    /// What the kernel has, by the number that its completion carries. Never freed while it is there.
+    /// What the kernel has, by the number that its completion carries. Never freed while it is
+    /// there.
     under_way: ManuallyDrop<Vec<Option<UnderWay>>>,
     free: Vec<usize>,
     /// What waits for a place in the ring.
@@ -47,8 +48,8 @@ impl Uring {
     /// The folder at `path`, made if there is none.
     ///
     /// # Errors
-    /// Kind `Unsupported` where the kernel has no io_uring for this process; else `path` is no folder of
-    /// this user's alone.
+    /// Kind `Unsupported` where the kernel has no io_uring for this process; else `path` is no
+    /// folder of this user's alone.
     pub fn open(path: &Path) -> io::Result<Uring> {
         let ring = ring()?;
         Ok(Uring::over(Folder::open(path)?, ring))
@@ -68,7 +69,8 @@ impl Uring {
         }
     }
 
-    /// Puts into the ring what there is room for. There are as many places as entries, so neither of the ring's queues overflows.
+    /// Puts into the ring what there is room for. There are as many places as entries, so neither
+    /// of the ring's queues overflows.
     fn fill(&mut self) {
         while let (Some(place), false) = (self.free.last().copied(), self.pushed.is_empty()) {
             let Some(entry) = self.pushed.pop_front() else { return };
@@ -89,7 +91,8 @@ impl Uring {
         }
     }
 
-    /// What becomes of a request that the kernel has ended with `result`: none if there is more of it to do.
+    /// What becomes of a request that the kernel has ended with `result`: none if there is more of
+    /// it to do.
     fn ended(&mut self, place: usize, result: i32) -> Option<Completion> {
         let mut entry = self.under_way.get_mut(place)?.take()?;
         self.free.push(place);
@@ -108,8 +111,8 @@ impl Uring {
 }
 
 impl UnderWay {
-    /// A write that only copies into the page cache. The kernel would hand it to a thread of its own, and the wake-up of that
-    /// takes longer than the copy.
+    /// A write that only copies into the page cache. The kernel would hand it to a thread of its
+    /// own, and the wake-up of that takes longer than the copy.
     fn copy_at_once(&mut self) {
         let copies = matches!(&self.request, Request::Write { sync: false, length, .. } if *length <= COPIED_BYTES_MAX);
         if copies && !self.file.direct && self.result.is_none() && self.moved == 0 {

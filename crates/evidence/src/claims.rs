@@ -21,7 +21,8 @@ pub struct Claim {
     pub check: String,
     /// Files that hold it.
     pub code: Vec<String>,
-    /// Files whose lines of code are the evidence: the page has each one's, beside those of its crate.
+    /// Files whose lines of code are the evidence: the page has each one's, beside those of its
+    /// crate.
     pub counted: Vec<String>,
     /// What fails when it breaks.
     pub tests: Vec<String>,

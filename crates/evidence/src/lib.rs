@@ -62,7 +62,8 @@ pub fn judge(figure: &Value) -> Result<Vec<Judgement>, String> {
     Ok(rules().filter(|rule| rule.figure == measured.figure).map(|rule| rule.judge(&measured)).collect())
 }
 
-/// What a figure's JSON says of the bars that the project has set it; `None` of a figure whose bars are stated elsewhere.
+/// What a figure's JSON says of the bars that the project has set it; `None` of a figure whose bars
+/// are stated elsewhere.
 ///
 /// # Errors
 /// As [`judge`].

@@ -1,4 +1,5 @@
-//! Results as they are kept: `results/MACHINE/DATE-COMMIT/FIGURE.json`, a figure of a full run each.
+//! Results as they are kept: `results/MACHINE/DATE-COMMIT/FIGURE.json`, a figure of a full run
+//! each.
 
 use crate::{
     Bar, Ratio,
@@ -34,7 +35,8 @@ impl Kept {
     /// Of a file's text; `path` is for what is said of it.
     ///
     /// # Errors
-    /// It was cut short, is of another version, or is no figure: one line names the file and says what to do.
+    /// It was cut short, is of another version, or is no figure: one line names the file and says
+    /// what to do.
     pub fn read(path: &str, text: &str) -> Result<Kept, String> {
         const AGAIN: &str = "measure it again with `overside bench all --results DIR`";
         let value: Value =
@@ -87,9 +89,10 @@ impl Kept {
     }
 }
 
-/// The verdict of each claim over all results: of one run the worst of its figures; of several runs what all say, else
-/// that they cannot tell. A claim has none until a run has all figures that it asks. A run with some of them that differs
-/// there makes an `agrees` a `cannot tell`, and counts for nothing else.
+/// The verdict of each claim over all results: of one run the worst of its figures; of several runs
+/// what all say, else that they cannot tell. A claim has none until a run has all figures that it
+/// asks. A run with some of them that differs there makes an `agrees` a `cannot tell`, and counts
+/// for nothing else.
 ///
 /// # Errors
 /// As [`Kept::judge`].

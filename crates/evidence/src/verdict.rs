@@ -357,7 +357,8 @@ impl Judgement {
         self.parts.iter().find_map(|part| part.lacks.as_deref())
     }
 
-    /// What the first of some claims asks of a figure that it does not have, and which claim that is.
+    /// What the first of some claims asks of a figure that it does not have, and which claim that
+    /// is.
     pub fn lacking<'a>(all: impl IntoIterator<Item = &'a Judgement>) -> Option<String> {
         let (claim, lacks) = all.into_iter().find_map(|one| Some((one.claim, one.lacks()?)))?;
         Some(format!("{lacks}, which {claim} asks for"))

@@ -1,8 +1,8 @@
 //! How much memory reading a file may take: bytes are charged before they are spent.
 //!
-//! A few bytes of a file can stand for gigabytes: a page that repeats itself, a dictionary whose one
-//! long value every row names. So what a reader holds of a file has one budget, and the columns of a
-//! batch have one. Both are far beyond what writers make, and far below what a host has.
+//! A few bytes of a file can stand for gigabytes: a page that repeats itself, a dictionary whose
+//! one long value every row names. So what a reader holds of a file has one budget, and the columns
+//! of a batch have one. Both are far beyond what writers make, and far below what a host has.
 
 use anyhow::{Result, bail};
 use arrow_schema::{DataType, Schema};
@@ -59,7 +59,8 @@ pub fn row_bytes(schema: &Schema) -> usize {
     schema.fields().iter().map(|field| column_bytes(field.data_type())).sum()
 }
 
-/// Rows of a batch at most: [`BATCH_ROWS`], or fewer where they alone would take half of its budget.
+/// Rows of a batch at most: [`BATCH_ROWS`], or fewer where they alone would take half of its
+/// budget.
 pub fn rows_max(schema: &Schema) -> usize {
     (BATCH_BYTES_MAX / 2 / row_bytes(schema).max(1)).clamp(1, BATCH_ROWS)
 }
@@ -69,7 +70,8 @@ pub fn room(schema: &Schema, rows: usize) -> usize {
     BATCH_BYTES_MAX.saturating_sub(rows * row_bytes(schema))
 }
 
-/// How many of the first rows, whose texts and binaries take `lengths`, have room in a batch together.
+/// How many of the first rows, whose texts and binaries take `lengths`, have room in a batch
+/// together.
 ///
 /// # Errors
 /// The first alone has none.
@@ -98,10 +100,11 @@ fn column_bytes(ty: &DataType) -> usize {
     values + LEVEL_BYTES
 }
 
-/// Bytes of the texts and binaries of a batch, and of its rows' other values, together. Rows of tables hold 1 MiB at most, so
-/// that every batch has room for some hundred of any.
+/// Bytes of the texts and binaries of a batch, and of its rows' other values, together. Rows of
+/// tables hold 1 MiB at most, so that every batch has room for some hundred of any.
 pub const BATCH_BYTES_MAX: usize = 256 << 20;
-/// What every file may have held of it, however short it is: a page or a batch of what a writer makes at most.
+/// What every file may have held of it, however short it is: a page or a batch of what a writer
+/// makes at most.
 const HELD_BYTES_MIN: u64 = 256 << 20;
 /// Writers rarely compress better than so.
 const HELD_PER_FILE_BYTE: u64 = 8;

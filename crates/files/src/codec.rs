@@ -7,7 +7,8 @@
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Read;
 
-/// The codecs that can be decoded here, all in Rust (zstd's C library costs half a minute to build).
+/// The codecs that can be decoded here, all in Rust (zstd's C library costs half a minute to
+/// build).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Snappy's block format.

@@ -67,9 +67,11 @@ pub fn open_as(path: &Path, file: File, columns: &[Field]) -> Result<FileReader>
     opened().with_context(|| format!("{}", path.display()))
 }
 
-/// Reads what comes from `file`, which has no name: a process' standard input. Its first bytes say its format.
+/// Reads what comes from `file`, which has no name: a process' standard input. Its first bytes say
+/// its format.
 ///
-/// A pipe carries CSV. Of the other formats the end is read before the beginning, so `file` has to be one.
+/// A pipe carries CSV. Of the other formats the end is read before the beginning, so `file` has to
+/// be one.
 ///
 /// # Errors
 /// As [`open`], and for what cannot come from a pipe.
@@ -126,7 +128,8 @@ impl FileReader {
         self.batches.rows_total()
     }
 
-    /// The next rows, at most [`BATCH_ROWS`], fewer where they are long, and never none; `None` at the end.
+    /// The next rows, at most [`BATCH_ROWS`], fewer where they are long, and never none; `None` at
+    /// the end.
     ///
     /// # Errors
     /// Names the file and the place in it. Nothing can be read after an error.
@@ -145,7 +148,8 @@ impl FileReader {
     }
 }
 
-/// Checks that a file of this name can be [created](create), as far as the name says: for who needs long until he has rows for it.
+/// Checks that a file of this name can be [created](create), as far as the name says: for who needs
+/// long until he has rows for it.
 ///
 /// # Errors
 /// An extension of no known format.

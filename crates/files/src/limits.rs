@@ -1,4 +1,5 @@
-//! What a table can hold, as far as a file is refused for it. The command holds these to the tables'.
+//! What a table can hold, as far as a file is refused for it. The command holds these to the
+//! tables'.
 
 /// Columns of a table.
 pub const COLUMNS_MAX: usize = 1024;

@@ -1,4 +1,5 @@
-//! A data directory: whose it is, what lies in it, and how a log is taken up where the last one ended.
+//! A data directory: whose it is, what lies in it, and how a log is taken up where the last one
+//! ended.
 
 use std::io;
 use std::time::Duration;
@@ -33,7 +34,8 @@ pub struct Directory<D: Disk> {
 pub enum Mode {
     /// To serve what is in it. An empty folder becomes a data directory.
     Serve,
-    /// The same, from what is sound: what is not is listed ([`Directory::losses`]) instead of refused.
+    /// The same, from what is sound: what is not is listed ([`Directory::losses`]) instead of
+    /// refused.
     Salvage,
     /// To look at what is in it, if all of it is sound.
     Inspect,
@@ -42,7 +44,8 @@ pub enum Mode {
 }
 
 impl<D: Disk> Directory<D> {
-    /// Locks the directory and checks that it is one. `fresh` is the id that a new one gets: 128 bits by chance.
+    /// Locks the directory and checks that it is one. `fresh` is the id that a new one gets: 128
+    /// bits by chance.
     ///
     /// # Errors
     /// It is in use, of another version or something else, or the disk fails.
@@ -98,7 +101,8 @@ impl<D: Disk> Directory<D> {
         matches!(self.mode, Mode::Salvage | Mode::Check)
     }
 
-    /// Notes something that was passed over in [`Mode::Salvage`], as a part of a checkpoint that cannot be read.
+    /// Notes something that was passed over in [`Mode::Salvage`], as a part of a checkpoint that
+    /// cannot be read.
     pub fn lose(&mut self, what: String) {
         self.losses.push(what);
     }
@@ -121,7 +125,8 @@ impl<D: Disk> Directory<D> {
     /// Reads the log: all records that the checkpoint does not have, in the order of their stamps.
     ///
     /// # Errors
-    /// What was on the disk is lost or cannot be read, or `each` refused a record; nothing was changed.
+    /// What was on the disk is lost or cannot be read, or `each` refused a record; nothing was
+    /// changed.
     pub fn replay(&mut self, each: &mut dyn FnMut(Record<'_>) -> Result<(), String>) -> Result<Replayed, Refusal> {
         let numbers: Vec<u64> = self.numbers("")?.into_iter().collect();
         let losses = self.salvages().then_some(&mut self.losses);
@@ -139,8 +144,8 @@ impl<D: Disk> Directory<D> {
         Ok(replayed)
     }
 
-    /// Takes up the log where [`replay`](Self::replay) found its end. What lies behind it is never met again. With
-    /// [`Durability::None`](crate::Durability::None) no log is written.
+    /// Takes up the log where [`replay`](Self::replay) found its end. What lies behind it is never
+    /// met again. With [`Durability::None`](crate::Durability::None) no log is written.
     ///
     /// # Errors
     /// The disk is full or failing. What was there before still is.
@@ -210,7 +215,8 @@ impl<D: Disk> Directory<D> {
         Ok(entries)
     }
 
-    /// Brings to the disk what a killed server left with the kernel alone: from now on it counts as durable.
+    /// Brings to the disk what a killed server left with the kernel alone: from now on it counts as
+    /// durable.
     fn settle(&mut self, end: &End) -> io::Result<()> {
         for segment in end.segments.iter().filter(|_| !mutant("recovered-not-settled")) {
             let file = self.disk.open(&layout::segment(segment.number), Open::Read { direct: false })?;
@@ -231,7 +237,8 @@ impl<D: Disk> Directory<D> {
         synced.map(|_| ())
     }
 
-    /// Keeps what is not sound under `salvaged/`: segments that are no part of the log, and a copy of the one in which it breaks off.
+    /// Keeps what is not sound under `salvaged/`: segments that are no part of the log, and a copy
+    /// of the one in which it breaks off.
     fn move_aside(&mut self, end: &End) -> io::Result<()> {
         if !self.disk.list("")?.iter().any(|entry| entry.name == layout::SALVAGED) {
             self.disk.create_folder(layout::SALVAGED)?;
@@ -277,7 +284,8 @@ fn all_private<'e>(folder: &str, mut entries: impl Iterator<Item = &'e Entry>) -
     shared.map_or(Ok(()), |entry| Err(Refusal::NotPrivate { path: format!("{folder}/{}", entry.name) }))
 }
 
-/// Whether an entry of a folder without IDENTITY may come from an attempt to make a data directory of it.
+/// Whether an entry of a folder without IDENTITY may come from an attempt to make a data directory
+/// of it.
 fn is_ours(disk: &mut dyn Disk, entry: &Entry) -> bool {
     match entry.name.as_str() {
         layout::LOCK | layout::IDENTITY_PART => entry.is_file,

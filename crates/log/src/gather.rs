@@ -1,4 +1,5 @@
-//! Where records meet on their way into the log: room claimed, groups gathered, what is durable by now.
+//! Where records meet on their way into the log: room claimed, groups gathered, what is durable by
+//! now.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -148,7 +149,8 @@ pub(crate) struct Gathered {
 }
 
 impl Appender {
-    /// Claims room for records of `bytes` bytes in all ([`Records::bytes_of`]). Claim it before a tree is changed.
+    /// Claims room for records of `bytes` bytes in all ([`Records::bytes_of`]). Claim it before a
+    /// tree is changed.
     ///
     /// # Errors
     /// There is no room, or there never will be any.
@@ -173,11 +175,12 @@ impl Appender {
         Ok(Room { shared: shared.clone(), bytes: needed })
     }
 
-    /// Puts records into the log, all of them into one group. They survive once [`durable`](Self::durable) has reached the position that
-    /// this returns.
+    /// Puts records into the log, all of them into one group. They survive once
+    /// [`durable`](Self::durable) has reached the position that this returns.
     ///
     /// # Panics
-    /// When the records are more than was claimed: the tree has them already, so they cannot be refused.
+    /// When the records are more than was claimed: the tree has them already, so they cannot be
+    /// refused.
     pub fn append(&self, room: Room, records: &Records) -> Position {
         assert!(Arc::ptr_eq(&room.shared, &self.shared), "room of another log");
         let needed = padded(GROUP_HEADER_BYTES + records.bytes().len()) as u64;
@@ -216,7 +219,8 @@ impl Appender {
         self.shared.failed.get().map(String::as_str)
     }
 
-    /// The oldest segment that holds a record with this stamp or a later one, or may yet: what a checkpoint needs that replays from it.
+    /// The oldest segment that holds a record with this stamp or a later one, or may yet: what a
+    /// checkpoint needs that replays from it.
     pub fn segment_from(&self, stamp: u64) -> u64 {
         let gather = self.shared.lock();
         // What it needs must be found again: a segment that is being begun may not be.

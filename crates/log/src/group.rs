@@ -35,22 +35,22 @@
 //! | 72 | u32 checksum of all from 80 on, to the end of the last block; u32 checksum of the 76 bytes before |
 //! | 80 | records, then zeros up to a whole block |
 //!
-//! The checksum at 76 is what the next group names. Kind 1 is a group of records, or of none where only
-//! the header has something to say. Kind 2 marks a segment's end: the log goes on in another one, which
-//! must be there. It takes no positions, and the next segment names the group before it. A later start
-//! of a server may have written it over what was torn.
+//! The checksum at 76 is what the next group names. Kind 1 is a group of records, or of none where
+//! only the header has something to say. Kind 2 marks a segment's end: the log goes on in another
+//! one, which must be there. It takes no positions, and the next segment names the group before it.
+//! A later start of a server may have written it over what was torn.
 //!
-//! A group belongs where it stands if id, start, position and named checksum are those expected there,
-//! and its checksums are right. The log goes on in the segment whose header names this one, the
-//! position reached and the last group's checksum; the header is on the disk before the first group is
-//! written. Otherwise the log ends. Every header and sound group behind that states a position beyond
-//! the end makes it damage.
+//! A group belongs where it stands if id, start, position and named checksum are those expected
+//! there, and its checksums are right. The log goes on in the segment whose header names this one,
+//! the position reached and the last group's checksum; the header is on the disk before the first
+//! group is written. Otherwise the log ends. Every header and sound group behind that states a
+//! position beyond the end makes it damage.
 //!
-//! A *record* is u64 stamp, u32 kind, u32 table, u32 bytes of its key, u32 bytes of its value, key and
-//! value. Kinds are 1 put, 2 delete (no value), 3 create (no key; the value is the table's options), 4
-//! drop (neither), 5 create and 6 drop of an index (no key; the value is the index's options: u8 how
-//! many columns, each u16). Records of one key are applied in the order of their stamps, not of the
-//! log. A record with an unknown kind, or one that leaves its group, is damage.
+//! A *record* is u64 stamp, u32 kind, u32 table, u32 bytes of its key, u32 bytes of its value, key
+//! and value. Kinds are 1 put, 2 delete (no value), 3 create (no key; the value is the table's
+//! options), 4 drop (neither). 5 and 6 create and drop an index (no key; the value is the index's
+//! options: u8 how many columns, each u16). Records of one key are applied in the order of their
+//! stamps, not of the log. A record with an unknown kind, or one that leaves its group, is damage.
 
 use overside_disk::{BLOCK_BYTES, mutant};
 
@@ -68,7 +68,8 @@ pub struct SegmentHeader {
     pub after: u64,
     /// Position in the log of its first group.
     pub first: u64,
-    /// Which start of a server wrote it. Its groups say the same, so what a recycled file held before does not pass.
+    /// Which start of a server wrote it. Its groups say the same, so what a recycled file held
+    /// before does not pass.
     pub incarnation: u64,
     /// Bytes of the file.
     pub bytes: u64,
@@ -106,7 +107,8 @@ pub struct GroupHeader {
 pub enum GroupKind {
     /// Records, or none where only the header has something to say.
     Records,
-    /// The log goes on in the next segment. It takes no positions and is no link of the chain of checksums.
+    /// The log goes on in the next segment. It takes no positions and is no link of the chain of
+    /// checksums.
     Continued,
 }
 
@@ -183,8 +185,8 @@ pub enum NoHeader {
 }
 
 impl GroupHeader {
-    /// Completes a group: `bytes` has its records behind [`GROUP_HEADER_BYTES`] and zeros behind them, up to a whole block. Returns
-    /// its checksum.
+    /// Completes a group: `bytes` has its records behind [`GROUP_HEADER_BYTES`] and zeros behind
+    /// them, up to a whole block. Returns its checksum.
     pub fn write(&self, bytes: &mut [u8]) -> u32 {
         debug_assert_eq!(bytes.len(), padded(self.length as usize));
         let (header, rest) = bytes.split_at_mut(GROUP_HEADER_BYTES);
@@ -217,8 +219,8 @@ impl<'a> Group<'a> {
         sound.then(|| (number64(header, 48), number64(header, 24), padded(number32(header, 56) as usize) as u64))
     }
 
-    /// The group at the start of `bytes`; none if what stands there is no group, or its checksums fail. Whether it belongs there is
-    /// the caller's to see.
+    /// The group at the start of `bytes`; none if what stands there is no group, or its checksums
+    /// fail. Whether it belongs there is the caller's to see.
     pub fn parse(bytes: &'a [u8]) -> Option<Group<'a>> {
         let header = bytes.get(..GROUP_HEADER_BYTES)?;
         let checksum = number32(header, GROUP_HEADER_BYTES - 4);

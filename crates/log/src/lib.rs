@@ -127,7 +127,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Bytes for groups in a segment: its first block is a header, and its last is kept for the mark that the log goes on elsewhere.
+    /// Bytes for groups in a segment: its first block is a header, and its last is kept for the
+    /// mark that the log goes on elsewhere.
     fn capacity(&self) -> u64 {
         self.segment_bytes - 2 * BLOCK_BYTES as u64
     }

@@ -13,7 +13,8 @@ use crate::group::{DirectoryId, GROUP_HEADER_BYTES, GroupHeader, GroupKind, Segm
 use crate::spares::Spares;
 use crate::{Appender, Checkpoints, Durability, Options, layout};
 
-/// The writing end of a log. One thread at a time steps it; nothing here waits for the disk where that has io_uring.
+/// The writing end of a log. One thread at a time steps it; nothing here waits for the disk where
+/// that has io_uring.
 #[derive(Debug)]
 pub struct Log<D: Disk> {
     disk: D,
@@ -76,7 +77,8 @@ struct Current {
     bytes: u64,
     /// Steps until its header and name are on the disk.
     pending: u8,
-    /// What to write into the segment before it when they are: a block that says that the log goes on here.
+    /// What to write into the segment before it when they are: a block that says that the log goes
+    /// on here.
     mark: Option<(FileId, u64, AlignedBuffer)>,
 }
 
@@ -206,7 +208,8 @@ impl<D: Disk> Log<D> {
         Appender { shared: self.shared.clone() }
     }
 
-    /// The directory's checkpoints, with a queue of their own, for the thread that writes them. There is one such thread.
+    /// The directory's checkpoints, with a queue of their own, for the thread that writes them.
+    /// There is one such thread.
     ///
     /// # Errors
     /// The system has no descriptor or memory for it, or the folder cannot be read.
@@ -225,7 +228,8 @@ impl<D: Disk> Log<D> {
         &self.disk
     }
 
-    /// Bytes of those of them that are kept for a recovery. Each start of a server begins one, however little the last one has.
+    /// Bytes of those of them that are kept for a recovery. Each start of a server begins one,
+    /// however little the last one has.
     pub fn bytes_kept(&self) -> u64 {
         self.shared.lock().segments.len() as u64 * self.options.segment_bytes
     }
@@ -244,17 +248,20 @@ impl<D: Disk> Log<D> {
         (kept + self.spares.count()) * self.options.segment_bytes
     }
 
-    /// Goes on as far as the disk allows: takes completions, writes what was gathered, sees to segments. `floor` was read from the
-    /// stamps before this call: every stamp below it was appended by then, or never will be. `now` is the time, from any beginning.
+    /// Goes on as far as the disk allows: takes completions, writes what was gathered, sees to
+    /// segments. `floor` was read from the stamps before this call: every stamp below it was
+    /// appended by then, or never will be. `now` is the time, from any beginning.
     ///
     /// # Errors
-    /// A write or a sync failed. That is final: nothing is tried again and nothing more becomes durable.
+    /// A write or a sync failed. That is final: nothing is tried again and nothing more becomes
+    /// durable.
     pub fn step(&mut self, floor: u64, now: Duration) -> Result<Step, LogFailed> {
         self.step_by(Who::Owner, floor, now)
     }
 
-    /// As [`step`](Self::step), for who waits for records and must not wait for the disk: it touches no name and sees to no
-    /// segment. Where that is due, the step's [`wake`](Step::wake) is `now`.
+    /// As [`step`](Self::step), for who waits for records and must not wait for the disk: it
+    /// touches no name and sees to no segment. Where that is due, the step's [`wake`](Step::wake)
+    /// is `now`.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -287,7 +294,8 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Writes all that was appended and states in an empty group that it is on the disk. Step until [`is_closed`](Self::is_closed).
+    /// Writes all that was appended and states in an empty group that it is on the disk. Step until
+    /// [`is_closed`](Self::is_closed).
     pub fn close(&mut self) {
         self.closing = true;
     }
@@ -298,7 +306,8 @@ impl<D: Disk> Log<D> {
         self.options.durability == Durability::None || (self.closing && idle && (self.is_stated() || self.unstated))
     }
 
-    /// Gives up segments in which every record's stamp is below `stamp`: a checkpoint that replays from there counts. They are used again.
+    /// Gives up segments in which every record's stamp is below `stamp`: a checkpoint that replays
+    /// from there counts. They are used again.
     ///
     /// # Errors
     /// A name could not be changed.
@@ -439,7 +448,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Alone a group goes at once. Behind others it goes when enough has gathered to be worth a write of its own.
+    /// Alone a group goes at once. Behind others it goes when enough has gathered to be worth a
+    /// write of its own.
     fn may_write(&self, who: Who) -> bool {
         let (waiting, next) = {
             let gather = self.shared.lock();
@@ -502,7 +512,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// The greatest floor of what was appended below a position: groups behind it may hold older changes.
+    /// The greatest floor of what was appended below a position: groups behind it may hold older
+    /// changes.
     fn floor_by(&self, end: u64) -> u64 {
         let noted = self.floors.iter().take_while(|(position, _)| *position <= end || mutant("header-floor-of-all"));
         let noted = noted.last();
@@ -523,8 +534,8 @@ impl<D: Disk> Log<D> {
         self.token
     }
 
-    /// Begins the next segment where `position` is: gives a spare its name, writes its header and brings both to the disk. Groups wait
-    /// for that.
+    /// Begins the next segment where `position` is: gives a spare its name, writes its header and
+    /// brings both to the disk. Groups wait for that.
     fn next_segment(&mut self, position: u64) -> io::Result<()> {
         let old = self.current.take();
         let after = old.as_ref().map_or(0, |old| old.number);
@@ -603,7 +614,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Writes over the end of the segment before, which may hold what was torn. After `first_segment`.
+    /// Writes over the end of the segment before, which may hold what was torn. After
+    /// `first_segment`.
     pub(crate) fn mark_predecessor(&mut self, number: u64, at: u64) -> io::Result<()> {
         let file = self.disk.open(&layout::segment(number), Open::Write { direct: self.options.is_direct() })?;
         // Its last block is kept for this; what another program made may have none.

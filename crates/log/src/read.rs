@@ -18,7 +18,8 @@ pub struct Replayed {
     pub records: u64,
     /// Bytes of the log that they were in.
     pub bytes: u64,
-    /// Bytes of groups behind the log's end, which were being written when the server ended. Nothing in them was acknowledged.
+    /// Bytes of groups behind the log's end, which were being written when the server ended.
+    /// Nothing in them was acknowledged.
     pub cut_bytes: u64,
     /// Greater than every stamp that was read.
     pub next_stamp: u64,
@@ -35,7 +36,8 @@ pub(crate) struct Needed {
     pub segment: u64,
     /// Stamps below are in the checkpoint.
     pub stamp: u64,
-    /// Position that was on the disk when the checkpoint was completed, and by which start of a server.
+    /// Position that was on the disk when the checkpoint was completed, and by which start of a
+    /// server.
     pub position: u64,
     pub incarnation: u64,
     /// A log was written then.
@@ -92,7 +94,8 @@ pub(crate) struct Reader<'a, D: Disk> {
     pub buffer: Option<AlignedBuffer>,
 }
 
-/// A segment that is read as far as it is looked at: most of one that a server has just begun is what it held before.
+/// A segment that is read as far as it is looked at: most of one that a server has just begun is
+/// what it held before.
 struct Content {
     name: String,
     file: FileId,
@@ -111,7 +114,8 @@ impl Content {
         filled.and_then(|filled| filled.get(at.checked_sub(self.from)?..)).unwrap_or(&[])
     }
 
-    /// Bytes of the group that the block at `at` says it begins, or of the block; no more than the file has.
+    /// Bytes of the group that the block at `at` says it begins, or of the block; no more than the
+    /// file has.
     fn wanted(&self, at: usize) -> usize {
         let announced = Group::announced(self.read(at)).map_or(0, |(_, _, bytes)| bytes as usize);
         announced.max(BLOCK_BYTES).min(self.bytes.saturating_sub(at))
@@ -305,7 +309,8 @@ impl<D: Disk> Reader<'_, D> {
         Ok(())
     }
 
-    /// What the sound groups of a segment say. Whether there are groups of the log without a header before them.
+    /// What the sound groups of a segment say. Whether there are groups of the log without a header
+    /// before them.
     fn claims(
         &mut self,
         mut content: Content,
@@ -394,7 +399,8 @@ impl<D: Disk> Reader<'_, D> {
         Ok(Content { name: full, file, bytes, buffer: Some(buffer), from: 0, filled: 0 })
     }
 
-    /// What lies in the file from `at` on: all of a group that begins there, a block at least. Nothing behind the file's end.
+    /// What lies in the file from `at` on: all of a group that begins there, a block at least.
+    /// Nothing behind the file's end.
     fn look<'c>(&mut self, content: &'c mut Content, at: usize) -> Result<&'c [u8], Refusal> {
         // Once more, where all that is there of a group is the block that says how long it is.
         while content.read(at).len() < content.wanted(at) {

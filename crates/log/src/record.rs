@@ -116,7 +116,8 @@ impl Records {
     }
 }
 
-/// The records in a group's body, in order; an error at the first that is none. `Err` is where it begins.
+/// The records in a group's body, in order; an error at the first that is none. `Err` is where it
+/// begins.
 pub fn records(body: &[u8]) -> impl Iterator<Item = Result<Record<'_>, usize>> {
     let mut at = 0;
     let mut broken = false;

@@ -23,8 +23,9 @@ struct One {
 }
 
 impl HeldRecords {
-    /// The records of a group, which says that every stamp below `floor` has been in a group by now, or never will be. Gives out what
-    /// that settles, in order, without a copy of the group's own.
+    /// The records of a group, which says that every stamp below `floor` has been in a group by
+    /// now, or never will be. Gives out what that settles, in order, without a copy of the group's
+    /// own.
     pub fn group<'a, E>(
         &mut self,
         records: impl Iterator<Item = Record<'a>>,

@@ -1,4 +1,5 @@
-//! Segments that are not begun: made ahead, so that what was promised has its place on the disk, and recycled.
+//! Segments that are not begun: made ahead, so that what was promised has its place on the disk,
+//! and recycled.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +18,8 @@ pub(crate) struct Spares {
     making: Option<Spare>,
     /// Bytes for groups in those that became ready since somebody asked.
     granted: u64,
-    /// The last attempt to make one failed, because the disk is full or otherwise, and when that was.
+    /// The last attempt to make one failed, because the disk is full or otherwise, and when that
+    /// was.
     failed: bool,
     full: bool,
     tried: Option<Duration>,
@@ -172,8 +174,8 @@ impl Spares {
         }
     }
 
-    /// The next piece to be written through, so that later writes change no metadata. Of one whose blocks could not be set aside, this
-    /// finds out whether there are any.
+    /// The next piece to be written through, so that later writes change no metadata. Of one whose
+    /// blocks could not be set aside, this finds out whether there are any.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -196,7 +198,8 @@ impl Spares {
     /// Something that was asked for a spare has ended.
     ///
     /// # Errors
-    /// The disk fails, other than by being full; or one that was promised to somebody cannot be written.
+    /// The disk fails, other than by being full; or one that was promised to somebody cannot be
+    /// written.
     pub fn ended(&mut self, disk: &mut dyn Disk, completion: Completion, options: &Options) -> io::Result<()> {
         let file = completion.request.file();
         let length = match completion.request {

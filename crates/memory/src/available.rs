@@ -1,21 +1,22 @@
-//! How much memory may still be taken: what the machine has, and what this process' control groups and its limit of address
-//! space leave of it.
+//! How much memory may still be taken: what the machine has, and what this process' control groups
+//! and its limit of address space leave of it.
 
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-/// Bytes that can be allocated without pushing others out or being killed: what the kernel says of the machine
-/// (`MemAvailable`), or less where a control group of this process, of either version, or the process itself (`ulimit -v`) has a
-/// limit. None where nobody says.
+/// Bytes that can be allocated without pushing others out or being killed: what the kernel says of
+/// the machine (`MemAvailable`). It is less where a control group of this process, of either
+/// version, or the process itself (`ulimit -v`) has a limit. None where nobody says.
 pub fn available_bytes() -> Option<u64> {
     let groups = read(Path::new("/proc/self/cgroup"))
         .and_then(|own| left_by_groups(&String::from_utf8_lossy(&own), Path::new("/sys/fs/cgroup")));
     [machine_bytes(), groups, address_space_left()].into_iter().flatten().min()
 }
 
-/// What the limit of this process' address space (`ulimit -v`) leaves; none where there is no limit.
+/// What the limit of this process' address space (`ulimit -v`) leaves; none where there is no
+/// limit.
 pub fn address_space_left() -> Option<u64> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
     let text = read(Path::new("/proc/self/statm"))?;
@@ -31,8 +32,8 @@ pub(crate) fn machine_bytes() -> Option<u64> {
     kib.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the memory groups leave that `own`, the text of a process' `cgroup` file, names, whose files lie under `mount`; none
-/// when no group has a limit.
+/// What the memory groups leave that `own`, the text of a process' `cgroup` file, names, whose
+/// files lie under `mount`; none when no group has a limit.
 fn left_by_groups(own: &str, mount: &Path) -> Option<u64> {
     own.lines()
         .filter_map(|line| {
@@ -47,8 +48,9 @@ fn left_by_groups(own: &str, mount: &Path) -> Option<u64> {
         .min()
 }
 
-/// The least that a group and those above it leave. A limit holds for all below it, so each level counts; in a container the
-/// group's own path may not be visible, and the limit is that of the mount.
+/// The least that a group and those above it leave. A limit holds for all below it, so each level
+/// counts; in a container the group's own path may not be visible, and the limit is that of the
+/// mount.
 fn left_by_group(version: &Version, mount: &Path, group: &str) -> Option<u64> {
     let group = Path::new(group.trim_start_matches('/'));
     group.ancestors().filter_map(|group| version.left(&mount.join(group))).min()
@@ -59,7 +61,8 @@ struct Version {
     folder: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// What `memory.stat` calls pages of files that nobody looked at lately: the kernel gives them up before it kills.
+    /// What `memory.stat` calls pages of files that nobody looked at lately: the kernel gives them
+    /// up before it kills.
     idle_files: &'static str,
 }
 

@@ -61,7 +61,8 @@ impl Buffer {
         (Buffer { len: at, ..self }, rest)
     }
 
-    /// This buffer and the one that lies directly behind it, as one again: undoes [`split_at`](Self::split_at).
+    /// This buffer and the one that lies directly behind it, as one again: undoes
+    /// [`split_at`](Self::split_at).
     ///
     /// # Errors
     /// Both come back where `behind` lies anywhere else.

@@ -8,8 +8,8 @@ use overside_shape::Run;
 use crate::buffer::Buffer;
 use crate::view::View;
 
-/// Bytes of a buffer, shared. Nobody writes them while any share is left, so they may be sent, stored
-/// and read at the same time. A clone costs a count.
+/// Bytes of a buffer, shared. Nobody writes them while any share is left, so they may be sent,
+/// stored and read at the same time. A clone costs a count.
 #[derive(Clone, Debug)]
 pub struct Bytes {
     buffer: Arc<Buffer>,
@@ -45,8 +45,8 @@ impl Bytes {
         View::runs(&self.buffer, [run]).expect("a part of the buffer")
     }
 
-    /// Becomes a copy of `parts`, one behind the other, in the same buffer. False, and as before: somebody else shares any of it, or it
-    /// is shorter.
+    /// Becomes a copy of `parts`, one behind the other, in the same buffer. False, and as before:
+    /// somebody else shares any of it, or it is shorter.
     #[must_use]
     pub fn refill(&mut self, parts: &[&[u8]]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();

@@ -25,8 +25,8 @@ impl Foreign {
     /// Verifies size and seals of what a peer passed, then maps it.
     ///
     /// # Errors
-    /// [`MemoryError::Untrusted`] when the descriptor is not an allocated memfd of `len` bytes, sealed against
-    /// every change of its size and every later writable mapping.
+    /// [`MemoryError::Untrusted`] when the descriptor is not an allocated memfd of `len` bytes,
+    /// sealed against every change of its size and every later writable mapping.
     pub fn map(fd: OwnedFd, len: u64) -> Result<Self, MemoryError> {
         Ok(Self { mapped: Racing::passed(fd, len, false, ABSURD, None)? })
     }
@@ -68,7 +68,8 @@ impl Foreign {
         self.mapped.read(at, out)
     }
 
-    /// As [`read`](Self::read), where `then`, [a place](Self::place) of this memory or another, is read next; null where that is not known.
+    /// As [`read`](Self::read), where `then`, [a place](Self::place) of this memory or another, is
+    /// read next; null where that is not known.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`]; nothing is copied then.
@@ -77,18 +78,20 @@ impl Foreign {
         self.mapped.read_ahead(at, out, then)
     }
 
-    /// Where `len` bytes from offset `at` on lie, to be asked for ahead; null when they are not all inside.
+    /// Where `len` bytes from offset `at` on lie, to be asked for ahead; null when they are not all
+    /// inside.
     #[inline]
     pub fn place(&self, at: u64, len: usize) -> *const u8 {
         self.mapped.checked(at, len).map_or(std::ptr::null(), |place| place.cast_const())
     }
 
-    /// Packs messages of a shape over the `len` bytes from offset `at` on into the start of `out`; gives their bytes. What the peer
-    /// writes meanwhile may be what is packed, and nothing else happens.
+    /// Packs messages of a shape over the `len` bytes from offset `at` on into the start of `out`;
+    /// gives their bytes. What the peer writes meanwhile may be what is packed, and nothing else
+    /// happens.
     ///
     /// # Errors
-    /// [`MemoryError::Escapes`] when the bytes leave the memory or the shape leaves them, [`MemoryError::Short`] when `out` has no
-    /// room; nothing is written then.
+    /// [`MemoryError::Escapes`] when the bytes leave the memory or the shape leaves them,
+    /// [`MemoryError::Short`] when `out` has no room; nothing is written then.
     pub fn pack(&self, at: u64, len: u64, messages: &Messages<'_>, out: &mut [u8]) -> Result<usize, MemoryError> {
         let outside = MemoryError::Escapes { at, len, of: self.len() as u64 };
         let Ok(bytes) = usize::try_from(len) else { return Err(outside) };
@@ -106,7 +109,8 @@ impl Foreign {
         Ok(self.mapped.word(at)?.load(Ordering::Acquire))
     }
 
-    /// `N` aligned words from offset `at` on, each with acquire ordering; they need not be of one moment.
+    /// `N` aligned words from offset `at` on, each with acquire ordering; they need not be of one
+    /// moment.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when they are misaligned or not all inside.
@@ -115,7 +119,8 @@ impl Foreign {
         Ok(self.mapped.words::<N>(at)?.each_ref().map(|word| word.load(Ordering::Acquire)))
     }
 
-    /// The aligned half word at offset `at`, with sequentially consistent ordering: what [`doze`](Self::doze) waits on.
+    /// The aligned half word at offset `at`, with sequentially consistent ordering: what
+    /// [`doze`](Self::doze) waits on.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
@@ -124,8 +129,8 @@ impl Foreign {
         self.mapped.half(at)
     }
 
-    /// Sleeps while the half word at offset `at` is `value`, until its owner wakes who waits on it, at most `timeout`. Whether it
-    /// ended before that; wakes for nothing happen.
+    /// Sleeps while the half word at offset `at` is `value`, until its owner wakes who waits on it,
+    /// at most `timeout`. Whether it ended before that; wakes for nothing happen.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.
@@ -141,8 +146,8 @@ impl Foreign {
         }
     }
 
-    /// Asks the processor to fetch the first lines of `len` bytes at `at`, as [`kernels::prefetch_range`] does; nothing happens where they are
-    /// not all inside.
+    /// Asks the processor to fetch the first lines of `len` bytes at `at`, as
+    /// [`kernels::prefetch_range`] does; nothing happens where they are not all inside.
     #[inline]
     pub fn prefetch_range(&self, at: u64, len: usize) {
         if let Ok(source) = self.mapped.checked(at, len) {

@@ -9,8 +9,8 @@ use crate::pack::load::{fixed, word};
 /// Bytes of a [`ForeignRange`], borrowed from it.
 ///
 /// As with a range, the peer may change them at any moment: each method loads what it gives once,
-/// and gives it by value or copies it out. Two loads of the same bytes may differ. So whoever checks
-/// a value checks what was loaded, and goes by that.
+/// and gives it by value or copies it out. Two loads of the same bytes may differ. So whoever
+/// checks a value checks what was loaded, and goes by that.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignSlice<'a> {
     start: *const u8,
@@ -55,13 +55,15 @@ impl<'a> ForeignSlice<'a> {
         self.checked(at, len).map(|start| Self { start, len, kept: PhantomData })
     }
 
-    /// Pieces of `width` bytes, one after another; what is left at the end is no piece. None at all when `width` is 0.
+    /// Pieces of `width` bytes, one after another; what is left at the end is no piece. None at all
+    /// when `width` is 0.
     #[inline]
     pub fn chunks_exact(self, width: usize) -> ForeignChunks<'a> {
         ForeignChunks { start: self.start, width, left: self.len.checked_div(width).unwrap_or(0), kept: PhantomData }
     }
 
-    /// Copies `out.len()` bytes from `at` on; none, and nothing is copied, when they are not all inside.
+    /// Copies `out.len()` bytes from `at` on; none, and nothing is copied, when they are not all
+    /// inside.
     #[inline]
     pub fn read(self, at: usize, out: &mut [u8]) -> Option<()> {
         let source = self.checked(at, out.len()).filter(|_| !out.is_empty());
@@ -95,8 +97,8 @@ impl<'a> ForeignSlice<'a> {
         self.checked(at, 1).map(|place| unsafe { word(place) })
     }
 
-    /// Copies the `N` bytes at `at`, at `at + stride`, and so on, as many as `out` has room for; none, and nothing is copied, when
-    /// they are not all inside.
+    /// Copies the `N` bytes at `at`, at `at + stride`, and so on, as many as `out` has room for;
+    /// none, and nothing is copied, when they are not all inside.
     #[inline]
     pub fn strided<const N: usize>(self, at: usize, stride: usize, out: &mut [[u8; N]]) -> Option<()> {
         let Some(last) = out.len().checked_sub(1) else { return Some(()) };

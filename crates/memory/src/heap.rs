@@ -2,8 +2,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator for `#[global_allocator]`, which tells a function of the program's own when there is nothing left, before
-/// it fails as ever: without one a program can only abort, whatever it says of its exit status.
+/// The system's allocator for `#[global_allocator]`. When there is nothing left it calls a function
+/// of the program's own, before it fails as ever. Without one a program can only abort, whatever it
+/// says of its exit status.
 ///
 /// The function is given the bytes that were asked for, may run on any thread, and ends the
 /// process. It must not allocate, for then it is called again, nor unwind: a panic of it aborts the

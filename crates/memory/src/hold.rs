@@ -22,10 +22,11 @@ impl Hold {
     ///
     /// # What it should not do
     /// Completion queues run it while they poll. Soundness does not lean on the rest, for a hold
-    /// can be made of any value and that value's destructor may do anything: one that blocks holds
-    /// up whoever polls, and one that waits for a lock that is held around `poll` waits for ever.
-    /// One that panics goes through `poll` once: the other completions of its batch are delivered
-    /// and their holds released, nothing is released twice or lost, and later polls go on.
+    /// can be made of any value and that value's destructor may do anything. One that blocks holds
+    /// up the thread that polls. One that waits for a lock that is held around `poll` waits for
+    /// ever. One that panics goes through `poll` once: the other completions of its batch are
+    /// delivered and their holds released, nothing is released twice or lost, and later polls go
+    /// on.
     pub const unsafe fn from_raw(data: *const (), release: unsafe fn(*const ())) -> Self {
         Self { data, release }
     }

@@ -1,10 +1,12 @@
 //! Huge pages under shared memory.
 //!
-//! A scan walks through tables far larger than what a processor's translation buffers reach: of memory in pages of 4 KiB each page
-//! costs a walk through the page tables, in a virtual machine through two. Memory files get huge pages by themselves only where the
-//! administrator wants it so (`shmem_enabled`), and whoever asks for a range gets them (`MADV_COLLAPSE`, Linux 6.1). Asked while
-//! all but one small page of each are still missing, nothing is moved, and allocating the memory takes a sixth of the time.
-//! Where the system cannot, or has no huge page left, small ones serve.
+//! A scan walks through tables far larger than what a processor's translation buffers reach. With
+//! pages of 4 KiB each page costs a walk through the page tables, in a virtual machine through two.
+//! Memory files get huge pages by themselves only where the administrator wants it so
+//! (`shmem_enabled`), and whoever asks for a range gets them (`MADV_COLLAPSE`, Linux 6.1). Asked
+//! while all but one small page of each are still missing, nothing is moved, and allocating the
+//! memory takes a sixth of the time. Where the system cannot, or has no huge page left, small ones
+//! serve.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -16,7 +18,8 @@ use crate::{MemoryError, sys};
 /// Bytes of a huge page; address and place in the file must be multiples of it.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
-/// Puts huge pages under a new, empty memory file of `len` bytes, as many whole ones as fit and as there are.
+/// Puts huge pages under a new, empty memory file of `len` bytes, as many whole ones as fit and as
+/// there are.
 pub(crate) fn back(fd: impl AsFd, len: usize) {
     let whole = len / HUGE_BYTES * HUGE_BYTES;
     if whole == 0 || rustix::fs::ftruncate(&fd, len as u64).is_err() {
@@ -41,7 +44,8 @@ pub(crate) fn back(fd: impl AsFd, len: usize) {
     unsafe { sys::unmap(base, whole) };
 }
 
-/// An address at which `len` bytes can lie on huge pages and nothing lay a moment ago; null for less than one.
+/// An address at which `len` bytes can lie on huge pages and nothing lay a moment ago; null for
+/// less than one.
 pub(crate) fn hint(len: usize) -> *mut u8 {
     if len < HUGE_BYTES {
         return std::ptr::null_mut();
@@ -72,7 +76,8 @@ pub(crate) fn reserve(len: usize) -> Result<NonNull<u8>, MemoryError> {
     }
 }
 
-/// `madvise(MADV_COLLAPSE)`; whether it was done. Not in rustix, and the C library's own function may be a hook.
+/// `madvise(MADV_COLLAPSE)`; whether it was done. Not in rustix, and the C library's own function
+/// may be a hook.
 ///
 /// # Safety
 /// The range is a mapping of ours. Its content does not change.

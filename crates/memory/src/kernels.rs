@@ -73,8 +73,9 @@ pub unsafe fn copy_racing(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// As [`copy_racing`], where what begins at `then` is copied next, if that is not null: any address is allowed. Long ranges ask ahead:
-/// that takes a fifth off the copy on one make of processor, and costs nothing on the other that was measured (docs/design/011-scans.md).
+/// As [`copy_racing`], where what begins at `then` is copied next, if that is not null: any address
+/// is allowed. Long ranges ask ahead: that takes a fifth off the copy on one make of processor, and
+/// costs nothing on the other that was measured (docs/design/011-scans.md).
 ///
 /// # Safety
 /// As [`copy_racing`].
@@ -90,11 +91,13 @@ pub unsafe fn copy_racing_ahead(to: *mut u8, from: *const u8, len: usize, then: 
     }
 }
 
-/// Copies piece by piece, and asks for the lines of the piece that comes [`AHEAD_BYTES`] later; behind the end for those at `then`.
+/// Copies piece by piece, and asks for the lines of the piece that comes [`AHEAD_BYTES`] later;
+/// behind the end for those at `then`.
 ///
-/// It asks for each line twice, the first time into a cache that is not the nearest, [`FAR_BYTES`] earlier but no more than `len`, for
-/// what is at `then` may be no longer than this: the processor's own prefetcher, which brings more lines at once than there may be
-/// asked for, begins anew with every range that does not lie right behind the one before.
+/// It asks for each line twice. The first time is into a cache that is not the nearest,
+/// [`FAR_BYTES`] earlier but no more than `len`, for what is at `then` may be no longer than this.
+/// The processor's own prefetcher brings more lines at once than there may be asked for. But it
+/// begins anew with every range that does not lie right behind the one before.
 ///
 /// # Safety
 /// As [`copy_racing`].
@@ -130,8 +133,9 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for the lines of a range that will be copied in some while, up to [`RANGE_LINES`]; how many that are. The processor's own prefetcher
-/// finds out a long range by itself, a short one is over before. Any address is allowed.
+/// Asks for the lines of a range that will be copied in some while, up to [`RANGE_LINES`]; how many
+/// that are. The processor's own prefetcher finds out a long range by itself, a short one is over
+/// before. Any address is allowed.
 #[inline]
 pub fn prefetch_range(start: *const u8, len: usize) -> usize {
     let reach = len.clamp(1, RANGE_LINES * LINE_BYTES);
@@ -159,7 +163,8 @@ pub fn prefetch_far(address: *const u8) {
     let _ = address;
 }
 
-/// Asks the processor for the cache line at `address` as one that will be written. Any address is allowed.
+/// Asks the processor for the cache line at `address` as one that will be written. Any address is
+/// allowed.
 #[inline]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -199,7 +204,8 @@ unsafe fn small(mut to: *mut u8, mut from: *const u8, mut len: usize) {
     }
 }
 
-/// 16 to 64 bytes by vectors, of which the last two may lie over the first: no loop, and no branch but one.
+/// 16 to 64 bytes by vectors, of which the last two may lie over the first: no loop, and no branch
+/// but one.
 ///
 /// # Safety
 /// As [`copy_racing`]; `len` is 16 to 64.
@@ -269,7 +275,8 @@ unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
     unsafe { small(to, from, len) }
 }
 
-/// 128 bytes a turn, the rest by words. With `STREAM`, stores bypass the cache (32-byte aligned targets only).
+/// 128 bytes a turn, the rest by words. With `STREAM`, stores bypass the cache (32-byte aligned
+/// targets only).
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn avx2<const STREAM: bool>(mut to: *mut u8, mut from: *const u8, mut len: usize) {
@@ -311,7 +318,8 @@ unsafe fn avx2<const STREAM: bool>(to: *mut u8, from: *const u8, len: usize) {
 const SMALL_BYTES: usize = 64;
 /// From here the processor's own loop is taken. Measured: docs/design/012-packing.md.
 const REP_BYTES: usize = 2048;
-/// Of [`Kernel::Ahead`]: shorter pieces cost more beginnings, longer ones ask for more lines at once than the processor remembers.
+/// Of [`Kernel::Ahead`]: shorter pieces cost more beginnings, longer ones ask for more lines at
+/// once than the processor remembers.
 const PIECE_BYTES: usize = 1024;
 /// How far ahead it asks. 4 to 8 KiB come to the same.
 pub const AHEAD_BYTES: usize = 4096;
@@ -320,8 +328,9 @@ const FAR_BYTES: usize = 16 << 10;
 const LINE_BYTES: usize = 64;
 /// Lines of a range that are asked for.
 const RANGE_LINES: usize = 64;
-/// Lines of scattered ranges that are best asked for ahead at once, of one range at least: fewer do not come in time, and more than the
-/// nearest cache holds beside what is copied are gone again (docs/design/012-packing.md).
+/// Lines of scattered ranges that are best asked for ahead at once, of one range at least. Fewer do
+/// not come in time. More than the nearest cache holds in addition to what is copied are gone again
+/// (docs/design/012-packing.md).
 pub const LINES_AHEAD: usize = 128;
 /// Scattered ranges that are asked for ahead at once at most.
 pub const RANGES_AHEAD: usize = 32;

@@ -1,4 +1,5 @@
-//! A shared mapping whose bytes another process may change at any moment: what `Foreign` and `Window` stand on.
+//! A shared mapping whose bytes another process may change at any moment: what `Foreign` and
+//! `Window` stand on.
 
 use std::any::Any;
 use std::os::fd::AsFd;
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use crate::{MemoryError, kernels, sys};
 
-/// A handle on a mapping, which ends with its last handle. It gives copies and aligned atomic words, never a slice.
+/// A handle on a mapping, which ends with its last handle. It gives copies and aligned atomic
+/// words, never a slice.
 #[derive(Clone, Debug)]
 pub(crate) struct Racing {
     base: NonNull<u8>,
@@ -38,7 +40,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Racing {
-    /// Maps `len` bytes of a memory file of our own, whose pages are all touched so that peers believe that they are there.
+    /// Maps `len` bytes of a memory file of our own, whose pages are all touched so that peers
+    /// believe that they are there.
     pub(crate) fn own(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
         let mapped = Self::map(fd, len, true, None)?;
         // SAFETY: [mapping] just made; its memory is allocated.
@@ -52,8 +55,8 @@ impl Racing {
         Ok(Self { base, len, _mapping: Arc::new(Mapping { base, len, _kept: kept }) })
     }
 
-    /// Verifies size and seals of what a peer passed, then maps it. An absurd size is refused in the words of `absurd`.
-    /// What is `kept` is let go when the last handle is.
+    /// Verifies size and seals of what a peer passed, then maps it. An absurd size is refused in
+    /// the words of `absurd`. What is `kept` is let go when the last handle is.
     pub(crate) fn passed(
         fd: impl AsFd,
         len: u64,

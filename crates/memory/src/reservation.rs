@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::segment::Segment;
 use crate::{MemoryError, huge, sys};
 
-/// A reserved range of addresses, cut into equal chunks; a committed chunk is a [`Segment`], or several that follow each other.
+/// A reserved range of addresses, cut into equal chunks; a committed chunk is a [`Segment`], or
+/// several that follow each other.
 ///
 /// What lies in it can be named by its offset from [`base`](Self::base), whichever chunk it
 /// is in, and no process address needs to be stored.
@@ -102,8 +103,8 @@ impl Reservation {
     /// The same of a part of a chunk: whole 64ths of it, and whole pages.
     ///
     /// # Errors
-    /// [`MemoryError::Exhausted`] when the memory is not there, [`MemoryError::Escapes`] for what is no part of a chunk, or is
-    /// committed already.
+    /// [`MemoryError::Exhausted`] when the memory is not there, [`MemoryError::Escapes`] for what
+    /// is no part of a chunk, or is committed already.
     pub fn commit_part(&self, chunk: usize, part: Part<usize>) -> Result<Segment, MemoryError> {
         let escapes = MemoryError::Escapes { at: chunk as u64, len: 1, of: self.range.taken.len() as u64 };
         let bits = self.range.bits(&part);

@@ -129,7 +129,8 @@ impl Segment {
         (address as usize).checked_sub(start).and_then(|at| at.checked_add(len)).is_some_and(|end| end <= self.len)
     }
 
-    /// Wakes the peer that sleeps on the aligned half word at offset `at` ([`Foreign::doze`](crate::Foreign::doze)).
+    /// Wakes the peer that sleeps on the aligned half word at offset `at`
+    /// ([`Foreign::doze`](crate::Foreign::doze)).
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it is misaligned or outside.

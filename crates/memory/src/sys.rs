@@ -31,12 +31,14 @@ pub(crate) fn memfd(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
 /// What was taken since the limits of the process' control groups were looked at.
 static TAKEN: Taken = Taken(AtomicU64::new(LOOK_EVERY_BYTES));
 
-/// Bytes that were taken since somebody looked at every limit. A look costs some files of the kernel's, so small memories share one; what
-/// they take before it is far less than what is left to everybody else.
+/// Bytes that were taken since somebody looked at every limit. A look costs some files of the
+/// kernel's, so small memories share one; what they take before it is far less than what is left to
+/// everybody else.
 struct Taken(AtomicU64);
 
 impl Taken {
-    /// Whether `len` bytes may be taken, by what the machine has left and, once enough came together, by all limits.
+    /// Whether `len` bytes may be taken, by what the machine has left and, once enough came
+    /// together, by all limits.
     fn allows(&self, len: usize, machine: impl Fn() -> Option<u64>, all: impl Fn() -> Option<u64>) -> bool {
         let len = len as u64;
         let taken = self.0.fetch_add(len, Ordering::Relaxed).saturating_add(len);
@@ -53,10 +55,12 @@ impl Taken {
     }
 }
 
-/// Gives a mapping of a memory file all of its pages, zeroed: one that is there but was never touched looks to peers like one that is not.
+/// Gives a mapping of a memory file all of its pages, zeroed: one that is there but was never
+/// touched looks to peers like one that is not.
 ///
 /// # Safety
-/// The range is a writable mapping of the caller's whose pages are allocated, and nobody else knows it yet.
+/// The range is a writable mapping of the caller's whose pages are allocated, and nobody else knows
+/// it yet.
 pub(crate) unsafe fn populate(base: NonNull<u8>, len: usize) {
     // SAFETY: [mapping] the caller's promise; no byte changes.
     let populated = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxPopulateWrite) };
@@ -79,16 +83,18 @@ pub(crate) fn seal(fd: impl AsFd, frozen: bool) -> Result<(), MemoryError> {
         .map_err(|source| MemoryError::System { what: "sealing a segment", source })
 }
 
-/// Whether a memory whose seals are final may no longer be mapped for writing; none while seals can be added.
+/// Whether a memory whose seals are final may no longer be mapped for writing; none while seals can
+/// be added.
 pub(crate) fn frozen(fd: impl AsFd) -> Result<Option<bool>, MemoryError> {
     let seals = rustix::fs::fcntl_get_seals(fd)
         .map_err(|source| MemoryError::System { what: "reading the seals of a segment", source })?;
     Ok(seals.contains(SealFlags::SEAL).then_some(seals.contains(SealFlags::FUTURE_WRITE)))
 }
 
-/// Checks that a descriptor from a peer is a memfd of exactly `len` bytes that can never shrink, and that all of its pages are there, so
-/// that a mapping of it neither faults nor takes memory; and, if it is to be `frozen`, that nobody can map it for writing any more. Pages of a
-/// frozen one cannot be taken away after that either: the seal forbids punching holes.
+/// Checks that a descriptor from a peer is a memfd of exactly `len` bytes that can never shrink,
+/// and that all of its pages are there. So a mapping of it neither faults nor takes memory. If it
+/// must be `frozen`, no process can map it for writing any more. Pages of a frozen one cannot be
+/// taken away after that either: the seal forbids punching holes.
 pub(crate) fn verify(fd: impl AsFd, len: u64, frozen: bool) -> Result<(), MemoryError> {
     let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let seals = rustix::fs::fcntl_get_seals(&fd)
@@ -149,7 +155,8 @@ fn pages_within(_fd: impl AsFd, _len: u64) -> Option<u64> {
     None
 }
 
-/// Maps `len` bytes of `fd` shared, exactly at `at` or anywhere: where huge pages can lie, if it is as long as one.
+/// Maps `len` bytes of `fd` shared, exactly at `at` or anywhere: where huge pages can lie, if it is
+/// as long as one.
 ///
 /// # Safety
 /// With `at`, the range is a reservation of the caller's that nobody uses yet.
@@ -211,8 +218,8 @@ pub(crate) fn advise_huge(base: NonNull<u8>, len: usize) {
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxHugepage) };
 }
 
-/// Sleeps while the word is `value`, until somebody who has the same memory mapped wakes it, at most `timeout`. False when that
-/// has passed.
+/// Sleeps while the word is `value`, until somebody who has the same memory mapped wakes it, at
+/// most `timeout`. False when that has passed.
 pub(crate) fn wait_on(word: &AtomicU32, value: u32, timeout: Duration) -> bool {
     let timeout = futex::Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -252,7 +259,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Tables grow by 8 MiB: each is held against the limit of the group, and of smaller ones every few.
+    /// Tables grow by 8 MiB: each is held against the limit of the group, and of smaller ones every
+    /// few.
     #[test]
     fn what_the_groups_leave_holds_for_memory_of_any_length() {
         for step in [8 << 20, 1 << 20, 32 << 10] {

@@ -23,7 +23,8 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Bytes that lie together: one fragment (without bytes too), unless they are more than one can say.
+    /// Bytes that lie together: one fragment (without bytes too), unless they are more than one can
+    /// say.
     pub(crate) fn of(address: *const u8, len: usize, segment: SegmentId) -> impl Iterator<Item = Fragment> {
         (0..len.max(1)).step_by(FRAGMENT_BYTES_MAX).map(move |at| {
             let len = (len - at).min(FRAGMENT_BYTES_MAX) as u32;
@@ -114,7 +115,8 @@ impl View {
     /// `packed`, one after another from its start.
     ///
     /// # Errors
-    /// [`MemoryError::Escapes`] when a run ends past the buffer, or the stretches past what was packed.
+    /// [`MemoryError::Escapes`] when a run ends past the buffer, or the stretches past what was
+    /// packed.
     pub fn mixed(
         buffer: &Arc<Buffer>,
         packed: View,
@@ -340,7 +342,8 @@ mod tests {
         assert!(matches!(View::of(&buffer, &shape), Err(MemoryError::Escapes { .. })));
     }
 
-    /// A length has 32 bits, a buffer may have more. Nothing of it is touched, so it costs no memory.
+    /// A length has 32 bits, a buffer may have more. Nothing of it is touched, so it costs no
+    /// memory.
     #[test]
     fn no_byte_of_a_long_buffer_is_left_out() {
         const LEN: usize = (5 << 30) + 4096;

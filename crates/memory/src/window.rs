@@ -17,8 +17,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of our own. What peers may do with it is decided when it is first [shared](Self::share). `len` is rounded up to
-    /// pages.
+    /// A window of our own. What peers may do with it is decided when it is first
+    /// [shared](Self::share). `len` is rounded up to pages.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when the memory is not there.
@@ -41,12 +41,14 @@ impl Window {
         self.fd.is_some()
     }
 
-    /// The descriptor to pass to peers, sealed for good: to `write` or only to read. One memory is of one class, since a
-    /// descriptor of either is as good as any other to whoever holds it: what some peer may write cannot be kept from
-    /// the rest, and after the seal nobody maps it for writing again.
+    /// The descriptor to pass to peers, sealed for good: to `write` or only to read. One memory is
+    /// of one class, since a descriptor of either is as good as any other to its holder. What some
+    /// peer may write cannot be kept from the rest, and after the seal no process maps it for
+    /// writing again.
     ///
     /// # Errors
-    /// [`MemoryError::Class`] when it was shared the other way before, [`MemoryError::Untrusted`] for a peer's window.
+    /// [`MemoryError::Class`] when it was shared the other way before, [`MemoryError::Untrusted`]
+    /// for a peer's window.
     pub fn share(&self, write: bool) -> Result<BorrowedFd<'_>, MemoryError> {
         let fd = self.fd.as_ref().ok_or(MemoryError::Untrusted("a peer's window is its owner's to share"))?;
         // Whoever comes first decides, and whoever comes later is refused by the seal of seals.

@@ -10,8 +10,9 @@ use overside_verbs::handshake::{Key, KeyError};
 
 use crate::{Error, Transport};
 
-/// `TRANSPORT:NAME`, where the transport says how names are written ([`Transport::form`]): a word for processes of one
-/// host, `HOST:PORT` for processes anywhere. Those with an RDMA device find each other by a TCP address.
+/// `TRANSPORT:NAME`, where the transport says how names are written ([`Transport::form`]): a word
+/// for processes of one host, `HOST:PORT` for processes anywhere. Those with an RDMA device find
+/// each other by a TCP address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     transport: &'static Transport,
@@ -29,7 +30,8 @@ pub struct Network {
     pub anyone: bool,
     /// Frames carry no tags: whoever can write to the wire can change what travels on it.
     pub no_mac: bool,
-    /// Of `rdma:`, the device by name, as [`rdma_devices`](crate::rdma_devices) has it; none: the first with an active port.
+    /// Of `rdma:`, the device by name, as [`rdma_devices`](crate::rdma_devices) has it; none: the
+    /// first with an active port.
     pub rdma_device: Option<String>,
 }
 
@@ -59,7 +61,8 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// An address on this host, for a measurement or a test that needs one; nobody else uses it if nobody uses `name`.
+    /// An address on this host, for a measurement or a test that needs one; nobody else uses it if
+    /// nobody uses `name`.
     ///
     /// # Errors
     /// When this version does not have the transport.
@@ -68,7 +71,8 @@ impl Address {
         Ok(Address { transport, name: transport.parse(&transport.here(name))? })
     }
 
-    /// The provider's part: `NAME` of `shm:NAME`, `HOST:PORT` of `tcp:HOST:PORT`; of `rdma:HOST:PORT` with the host in numbers.
+    /// The provider's part: `NAME` of `shm:NAME`, `HOST:PORT` of `tcp:HOST:PORT`; of
+    /// `rdma:HOST:PORT` with the host in numbers.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,5 @@
-//! From an address to whatever is to be there: a channel, a listener, a scatter, a table's server or client.
+//! From an address to whatever is to be there: a channel, a listener, a scatter, a table's server
+//! or client.
 
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
@@ -45,14 +46,16 @@ pub fn at(address: impl Into<String>) -> Builder {
     at_each([address])
 }
 
-/// Whatever is to be at several addresses: a scatter's destinations in their order, or a server's addresses.
+/// Whatever is to be at several addresses: a scatter's destinations in their order, or a server's
+/// addresses.
 pub fn at_each<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
     let addresses = addresses.into_iter().map(Into::into).collect();
     Builder { addresses, network: Network::default(), prices: Prices::Known, profile: None, goal: None, buffers: None }
 }
 
 impl Builder {
-    /// A file with the key that both sides have ([`Network::key_file`]). A listener beyond this host needs one.
+    /// A file with the key that both sides have ([`Network::key_file`]). A listener beyond this
+    /// host needs one.
     pub fn key_file(mut self, path: impl Into<PathBuf>) -> Builder {
         self.network.key_file = Some(path.into());
         self
@@ -64,13 +67,15 @@ impl Builder {
         self
     }
 
-    /// Whether every user of this host may connect where there is no key; this user alone unless said otherwise.
+    /// Whether every user of this host may connect where there is no key; this user alone unless
+    /// said otherwise.
     pub fn anyone(mut self, anyone: bool) -> Builder {
         self.network.anyone = anyone;
         self
     }
 
-    /// The RDMA device by name, of `rdma:` alone; the first with an active port unless said otherwise.
+    /// The RDMA device by name, of `rdma:` alone; the first with an active port unless said
+    /// otherwise.
     pub fn rdma_device(mut self, device: impl Into<String>) -> Builder {
         self.network.rdma_device = Some(device.into());
         self
@@ -81,7 +86,8 @@ impl Builder {
         Builder { network: network.clone(), ..self }
     }
 
-    /// Which prices serve where none are stored: the provider's own unless said otherwise, so nothing is measured.
+    /// Which prices serve where none are stored: the provider's own unless said otherwise, so
+    /// nothing is measured.
     pub fn prices(self, prices: Prices) -> Builder {
         Builder { prices, ..self }
     }
@@ -137,8 +143,9 @@ impl Builder {
         Ok(Scatter::connect(provider, &names, &options, within)?)
     }
 
-    /// A table server on every address; it serves in the background until it is dropped. Each transport has its own
-    /// prices: the stored ones, else those that [`prices`](Self::prices) names.
+    /// A table server on every address; it serves in the background until it is dropped. Each
+    /// transport has its own prices: the stored ones, else those that [`prices`](Self::prices)
+    /// names.
     ///
     /// # Errors
     /// A field that cannot be, by its name; when an address is taken.
@@ -146,8 +153,9 @@ impl Builder {
         self.recover(options)?.serve()
     }
 
-    /// As [`serve`](Self::serve), up to where the tables are recovered from the directory of their data. What
-    /// transfers cost is measured behind that, if it is: a directory that cannot be used is refused at once.
+    /// As [`serve`](Self::serve), up to where the tables are recovered from the directory of their
+    /// data. What transfers cost is measured behind that, if it is: a directory that cannot be used
+    /// is refused at once.
     ///
     /// # Errors
     /// A field that cannot be, by its name; when the data cannot be used.
@@ -175,7 +183,8 @@ impl Builder {
     /// A client of a table server.
     ///
     /// # Errors
-    /// A field that cannot be, by its name; when nobody serves there, or the server has another key.
+    /// A field that cannot be, by its name; when nobody serves there, or the server has another
+    /// key.
     pub fn client(self, options: ClientOptions) -> Result<Client, Error> {
         self.refuse_fields_of_channels()?;
         let address = self.only_address()?;
@@ -209,7 +218,8 @@ impl Builder {
     /// A volume of the node there, as a device that takes requests of any length.
     ///
     /// # Errors
-    /// A field that cannot be, by its name; when nobody serves there, or the node does not let this side in.
+    /// A field that cannot be, by its name; when nobody serves there, or the node does not let this
+    /// side in.
     pub fn volume(self, name: &str, options: LinkOptions) -> Result<Volume, Error> {
         let (provider, address, options) = self.attached(options)?;
         Ok(Link::attach(provider, address.name(), name, options)?)
@@ -238,10 +248,12 @@ impl Builder {
         Ok((provider, address, LinkOptions { process, prices: Some(prices), ..options }))
     }
 
-    /// How the node there does, and its volumes: one by its name, or where the name is empty all of them.
+    /// How the node there does, and its volumes: one by its name, or where the name is empty all of
+    /// them.
     ///
     /// # Errors
-    /// A field that cannot be, by its name; when nobody answers there in time, or there is no such volume.
+    /// A field that cannot be, by its name; when nobody answers there in time, or there is no such
+    /// volume.
     pub fn node_status(self, volume: &str, within: Duration) -> Result<Report, Error> {
         self.refuse_fields_of_channels()?;
         let address = self.only_address()?;
@@ -249,10 +261,12 @@ impl Builder {
         Ok(status(address.provider(&self.network)?, address.name(), volume, within)?)
     }
 
-    /// Changes a volume of the node there that nobody uses, with its key where it has one; what was done, in a line.
+    /// Changes a volume of the node there that nobody uses, with its key where it has one; what was
+    /// done, in a line.
     ///
     /// # Errors
-    /// A field that cannot be, by its name; when nobody answers there in time, or the node refuses, and why.
+    /// A field that cannot be, by its name; when nobody answers there in time, or the node refuses,
+    /// and why.
     pub fn node_change(
         self,
         volume: &str,
@@ -346,7 +360,8 @@ pub struct RecoveredServer {
 }
 
 impl RecoveredServer {
-    /// Measures what transfers cost, where that was asked for and is not stored; then listens, and serves in the background.
+    /// Measures what transfers cost, where that was asked for and is not stored; then listens, and
+    /// serves in the background.
     ///
     /// # Errors
     /// When an address is taken, or there is no room to measure in.

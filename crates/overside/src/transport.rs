@@ -21,7 +21,8 @@ pub struct Transport {
     pub form: &'static str,
     /// Whom it reaches.
     pub reaches: &'static str,
-    /// Whether other hosts and users can be let in: then a key, tags and [`Network::anyone`] mean something.
+    /// Whether other hosts and users can be let in: then a key, tags and [`Network::anyone`] mean
+    /// something.
     pub is_network: bool,
     /// Whether it goes over devices, of which [`Network::rdma_device`] names one.
     pub has_devices: bool,
@@ -126,7 +127,8 @@ impl Transport {
         (self.open)(network)
     }
 
-    /// Under which name prices are stored: tags on every frame are priced apart, and so are devices that are named.
+    /// Under which name prices are stored: tags on every frame are priced apart, and so are devices
+    /// that are named.
     pub(crate) fn label(&self, network: &Network) -> Cow<'static, str> {
         match &network.rdma_device {
             Some(device) if self.has_devices => format!("{}-{}", self.name, calibrate::slug(device, "device")).into(),
@@ -196,7 +198,8 @@ fn in_numbers(name: &str) -> Result<String, AddressError> {
     first.map(|address| address.to_string()).ok_or_else(|| unknown("it has none".to_owned()))
 }
 
-/// All of 127.0.0.0/8 is this host: room for as many names, at ports that the system gives to nobody.
+/// All of 127.0.0.0/8 is this host: room for as many names, at ports that the system gives to
+/// nobody.
 fn loopback(name: &str) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);

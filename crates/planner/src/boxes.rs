@@ -1,18 +1,19 @@
 //! Bounding boxes: fewer, larger reads that span the gaps between fragments.
 //!
 //! Whoever fetches fragments from memory may fetch the bytes between two of them as well and save a
-//! request (d-rdma §4.1). Which neighbours to join is a partition of the fragments, in address order,
-//! into runs of neighbours; each run is read as one box. Three kinds of cost, each with an exact
-//! algorithm:
+//! request (d-rdma §4.1). Which neighbours to join is a partition of the fragments, in address
+//! order, into runs of neighbours; each run is read as one box. Three kinds of cost, each with an
+//! exact algorithm:
 //!
 //! - *separable*, `F(end) − G(start)` a box (a request and so much a byte or a line): joining two
 //!   neighbours changes the cost by what stands at their gap and by nothing else, so every gap
 //!   decides for itself: [`separable`], O(n);
-//! - separable with a limit on a box's span: gaps are no longer independent; the best partition of the
-//!   first j fragments extends a best partition of fewer, and the candidates are a sliding window, so
-//!   a monotone queue finds each in amortised constant time: [`capped`], O(n);
-//! - *bottleneck*, `max(α · boxes, β · bytes)` (requests and bytes overlap, the slower decides): with k
-//!   gaps bridged, only their sum counts, so the k smallest are best: [`bottleneck`], O(n log n).
+//! - separable with a limit on a box's span: gaps are no longer independent; the best partition of
+//!   the first j fragments extends a best partition of fewer, and the candidates are a sliding
+//!   window, so a monotone queue finds each in amortised constant time: [`capped`], O(n);
+//! - *bottleneck*, `max(α · boxes, β · bytes)` (requests and bytes overlap, the slower decides):
+//!   with k gaps bridged, only their sum counts, so the k smallest are best: [`bottleneck`], O(n
+//!   log n).
 //!
 //! Fragments are given in address order and disjoint, as the address-merged union of one or several
 //! regions is: a gap between two regions is a gap like any other.
@@ -116,8 +117,8 @@ impl Boxes {
 
 /// The cheapest boxes for a separable cost, gap by gap. O(n).
 ///
-/// Exact: the cost of a partition is the sum over its boxes of `F(end) − G(start)`; bridging the gap between
-/// fragments i and i+1 takes off `F(end i) − G(start i+1)`, whatever the other gaps do.
+/// Exact: the cost of a partition is the sum over its boxes of `F(end) − G(start)`; bridging the
+/// gap between fragments i and i+1 takes off `F(end i) − G(start i+1)`, whatever the other gaps do.
 pub fn separable(fragments: &[Run], cost: &impl Separable) -> Boxes {
     let mut covers = Vec::new();
     let mut first = 0;
@@ -136,7 +137,8 @@ pub fn separable(fragments: &[Run], cost: &impl Separable) -> Boxes {
 
 /// The cheapest boxes that span at most `span_bytes_max` each, for a separable cost. O(n).
 ///
-/// A fragment that is longer than the limit is a box of its own, however many requests its reader makes of it.
+/// A fragment that is longer than the limit is a box of its own, however many requests its reader
+/// makes of it.
 pub fn capped(fragments: &[Run], cost: &impl Separable, span_bytes_max: u64) -> Boxes {
     // `best[j]`: the least cost of boxes for the first j fragments; `from[j]`: where the last of them begins.
     let mut best = vec![0.0; fragments.len() + 1];
@@ -168,9 +170,11 @@ pub fn capped(fragments: &[Run], cost: &impl Separable, span_bytes_max: u64) -> 
     Boxes { covers }
 }
 
-/// The cheapest boxes where requests and bytes overlap in time: the least `max(α · boxes, β · bytes)`. O(n log n).
+/// The cheapest boxes where requests and bytes overlap in time: the least `max(α · boxes, β ·
+/// bytes)`. O(n log n).
 ///
-/// Exact: a partition that bridges k gaps has n − k boxes, and the fewest bytes when the k gaps are the smallest.
+/// Exact: a partition that bridges k gaps has n − k boxes, and the fewest bytes when the k gaps are
+/// the smallest.
 pub fn bottleneck(fragments: &[Run], box_ns: f64, byte_ns: f64) -> Boxes {
     if fragments.is_empty() {
         return Boxes { covers: Vec::new() };
@@ -212,7 +216,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Every partition of `n` neighbours into runs: one bit a gap (d-rdma §6 DR-M60, the exhaustive reference).
+    /// Every partition of `n` neighbours into runs: one bit a gap (d-rdma §6 DR-M60, the exhaustive
+    /// reference).
     fn partitions(n: usize) -> impl Iterator<Item = Vec<Range<usize>>> {
         (0..1u32 << n.saturating_sub(1)).map(move |bridged| {
             let (mut covers, mut first) = (Vec::new(), 0);

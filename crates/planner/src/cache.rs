@@ -7,9 +7,11 @@ use overside_shape::Shape;
 use crate::planner::Planner;
 use crate::view::{PlanError, Terms, ViewPlan};
 
-/// Plans by shape, device and terms; a fixed number of them, the older of two that meet in one place goes.
+/// Plans by shape, device and terms; a fixed number of them, the older of two that meet in one
+/// place goes.
 ///
-/// A shape is told from another by its contents, at the price of a few words; the same `Arc` is known at once.
+/// A shape is told from another by its contents, at the price of a few words; the same `Arc` is
+/// known at once.
 #[derive(Clone, Debug)]
 pub struct PlanCache {
     places: Vec<[Option<Entry>; 2]>,

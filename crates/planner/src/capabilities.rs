@@ -18,14 +18,16 @@ pub struct Capabilities {
     pub one_sided: bool,
     /// Among whom atomics are atomic.
     pub atomics: AtomicScope,
-    /// Whether the last aligned 8 bytes of a WRITE into memory here become visible after all its others.
+    /// Whether the last aligned 8 bytes of a WRITE into memory here become visible after all its
+    /// others.
     pub last_byte_last: bool,
-    /// Bytes of a region's description that one request may have, where the other end carries regions out by their description
-    /// (d-rdma §3 DR-M01); 0 where requests name fragments only.
+    /// Bytes of a region's description that one request may have, where the other end carries
+    /// regions out by their description (d-rdma §3 DR-M01); 0 where requests name fragments only.
     pub region_bytes_max: u64,
     /// What happens to memory outside of registered segments.
     pub foreign: ForeignMemory,
-    /// Whether a receiver can have a message as a loan, which it reads where it lies, instead of a copy.
+    /// Whether a receiver can have a message as a loan, which it reads where it lies, instead of a
+    /// copy.
     pub lends: bool,
 }
 

@@ -4,8 +4,9 @@ use crate::tally::{range_of, start_of};
 
 /// Nanoseconds by length in bytes: measured points, joined by straight lines.
 ///
-/// Below the first point it is as dear as there, beyond the last it goes on as between the last two.
-/// Points lie where a quarter of a power of two begins, so that a range of lengths within one never bends.
+/// Below the first point it is as dear as there, beyond the last it goes on as between the last
+/// two. Points lie where a quarter of a power of two begins, so that a range of lengths within one
+/// never bends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
     points: Vec<(u64, f64)>,

@@ -6,8 +6,8 @@ use crate::tables::Ends;
 use crate::tally::range_of;
 
 impl Planner {
-    /// What both ends do for one division between packing and gathering; none where it cannot be done, or where it is found not to
-    /// be cheaper than `known` before all of it is reckoned.
+    /// What both ends do for one division between packing and gathering; none where it cannot be
+    /// done, or where it is found not to be cheaper than `known` before all of it is reckoned.
     #[inline]
     pub(crate) fn priced(&self, load: &Load, part: &Part, goal: Goal, known: f64) -> Option<Price> {
         let requests = load.requests(part)?;

@@ -42,8 +42,9 @@ impl Draft<'_> {
         self.bytes += bytes as f64;
     }
 
-    /// A message of `fragments` is lent, of which the receiver reads `bytes` bytes where they lie, in memory that no cache holds.
-    /// Nothing where loans were not measured ([`Planner::prices_loans`]).
+    /// A message of `fragments` is lent, of which the receiver reads `bytes` bytes where they lie,
+    /// in memory that no cache holds. Nothing where loans were not measured
+    /// ([`Planner::prices_loans`]).
     #[inline]
     pub fn lend(&mut self, fragments: u64, bytes: u64) {
         let profile = self.planner.profile();
@@ -70,8 +71,8 @@ impl Draft<'_> {
         self.packed(line.at(pieces as f64, bytes as f64), bytes);
     }
 
-    /// `pieces` elements of `width` bytes each are packed, the next one `stride` bytes behind the one
-    /// before.
+    /// `pieces` elements of `width` bytes each are packed, the next one `stride` bytes behind the
+    /// one before.
     #[inline]
     pub fn pack_regular(&mut self, pieces: u64, width: u64, stride: u64) {
         let distance = Distance::of_gap(stride.saturating_sub(width) as f64);
@@ -97,7 +98,8 @@ impl Draft<'_> {
         self.pack_ns
     }
 
-    /// The price, with so many requests. None are its own where it joins a message that is sent anyway.
+    /// The price, with so many requests. None are its own where it joins a message that is sent
+    /// anyway.
     #[inline]
     pub fn price(&self, requests: f64, goal: Goal) -> Price {
         let profile = self.planner.profile();
@@ -207,7 +209,8 @@ mod tests {
         assert!((after.receiver_ns - before.receiver_ns - 10.0 * profile.row_ns).abs() < 0.01);
     }
 
-    /// Reading a loan takes the place of receiving its bytes: which is cheaper is for its price to say, and for what is read.
+    /// Reading a loan takes the place of receiving its bytes: which is cheaper is for its price to
+    /// say, and for what is read.
     #[test]
     fn a_wrong_price_of_loans_changes_the_choice() {
         let lends = |ns, bytes| {

@@ -9,8 +9,8 @@ use crate::tally::{Range, Tally};
 /// Nanoseconds, in two parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Packing {
-    /// Passing over all that the shape lies in, what it does not want included: several shapes that lie in the same cache lines pay
-    /// for it once, if they are packed together.
+    /// Passing over all that the shape lies in, what it does not want included: several shapes that
+    /// lie in the same cache lines pay for it once, if they are packed together.
     pub(crate) pass_ns: f64,
     /// Moving its bytes.
     pub(crate) move_ns: f64,
@@ -23,7 +23,8 @@ impl Packing {
 }
 
 impl Planner {
-    /// `pieces_ns`, where it is known: packing them one by one, which is what is done where there is no kernel.
+    /// `pieces_ns`, where it is known: packing them one by one, which is what is done where there
+    /// is no kernel.
     pub(crate) fn packing(&self, shape: &Shape, tally: &Tally, ground: &Ground, pieces_ns: Option<f64>) -> Packing {
         if let Some(move_ns) = pieces_ns.filter(|_| !ground.regular) {
             return Packing { pass_ns: 0.0, move_ns };

@@ -48,13 +48,15 @@ impl<const N: usize> Plan<N> {
     }
 }
 
-/// What ends and wire take as one figure, for a stream between two ends with little room between them, which often share a cache or a
-/// core as well: where both are busy nearly all the time each waits for the other now and then, and the stream takes longer than the slower one by itself.
+/// What ends and wire take as one figure, for a stream between two ends with little room between
+/// them, which often share a cache or a core as well: where both are busy nearly all the time each
+/// waits for the other now and then, and the stream takes longer than the slower one by itself.
 ///
-/// `both_busy` is how many times as long work takes while the other end works as well. While the faster end does so, both are slower by
-/// it, and the slower end does the rest alone. Where that is not known, the root of the squares: choosing by it came nearer to the best
-/// than choosing by the slower end on processors that are two threads of one core, and as near as by the slower and half of the
-/// faster end (docs/design/007-prices.md).
+/// `both_busy` is how many times as long work takes while the other end works as well. While the
+/// faster end does so, both are slower by it, and the slower end does the rest alone. Where that is
+/// not known, the root of the squares: choosing by it came nearer to the best than choosing by the
+/// slower end on processors that are two threads of one core, and as near as by the slower and half
+/// of the faster end (docs/design/007-prices.md).
 #[inline]
 pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64, both_busy: f64) -> Price {
     if goal == Goal::Throughput {
@@ -76,7 +78,8 @@ pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns
 /// Share of the faster end's time that counts at least: a saving there is worth something, for its
 /// core has other work.
 const TIE_SHARE: f64 = 1.0 / 32.0;
-/// What the faster end's time adds at most: prices are of ends that wait by polling, which slows two threads of one core as well.
+/// What the faster end's time adds at most: prices are of ends that wait by polling, which slows
+/// two threads of one core as well.
 const SHARED_CORE: f64 = 0.5;
 
 #[cfg(test)]

@@ -36,8 +36,9 @@ impl Planner {
         Self { fingerprint: hasher.finish(), capabilities, tables: Tables::new(&profile), profile, elsewhere }
     }
 
-    /// The planner where a cache line takes `line_ns` from the peer's processor, by the prices that were measured nearer to that
-    /// ([`Profile::at`]). Plans of both hold; one of them is the cheaper.
+    /// The planner where a cache line takes `line_ns` from the peer's processor, by the prices that
+    /// were measured nearer to that ([`Profile::at`]). Plans of both hold; one of them is the
+    /// cheaper.
     #[inline]
     pub fn at(&self, line_ns: Option<f64>) -> &Planner {
         match (&self.elsewhere, line_ns) {
@@ -67,8 +68,8 @@ impl Planner {
 
     /// Prices every way of sending `shape` and chooses the cheapest; the first of equals.
     ///
-    /// Exact for this profile where every message is cut alike or there is one: all thresholds between
-    /// packing everything and gathering everything are priced.
+    /// Exact for this profile where every message is cut alike or there is one: all thresholds
+    /// between packing everything and gathering everything are priced.
     ///
     /// # Errors
     /// For a message longer than a request, and a forced way that cannot carry the shape.
@@ -80,7 +81,8 @@ impl Planner {
         Ok(plan)
     }
 
-    /// Fills in a plan in which nothing is chosen yet, in place: it is too long to be moved for nothing. Returns what packing all costs.
+    /// Fills in a plan in which nothing is chosen yet, in place: it is too long to be moved for
+    /// nothing. Returns what packing all costs.
     #[inline]
     pub(crate) fn prices(&self, shape: &Shape, terms: &Terms, plan: &mut ViewPlan) -> Result<Packing, PlanError> {
         let messages = shape.messages();
@@ -134,7 +136,8 @@ impl Planner {
         Ok(packing)
     }
 
-    /// Every threshold between gathering everything and packing everything, which `part` does at first.
+    /// Every threshold between gathering everything and packing everything, which `part` does at
+    /// first.
     fn price_thresholds(
         &self,
         ranges: &[Range],
@@ -179,8 +182,8 @@ impl Planner {
         plan.prices[Way::Inline as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
     }
 
-    /// The description in a transmit buffer of the provider's, and the pack kernels at the other end. A message by itself is a
-    /// gather list in other words, which the ways above price better.
+    /// The description in a transmit buffer of the provider's, and the pack kernels at the other
+    /// end. A message by itself is a gather list in other words, which the ways above price better.
     fn price_declared(&self, shape: &Shape, tally: &Tally, load: &Load, terms: &Terms, plan: &mut ViewPlan) {
         if load.messages <= 1.0 || self.capabilities.region_bytes_max == 0 {
             return;
@@ -233,8 +236,9 @@ impl Planner {
         }
     }
 
-    /// The reads that fetch address-ordered fragments, from one region or several, for the goal: joined gap by
-    /// gap, or the smallest gaps first where requests and bytes overlap in time (d-rdma §4.1 DR-M26).
+    /// The reads that fetch address-ordered fragments, from one region or several, for the goal:
+    /// joined gap by gap, or the smallest gaps first where requests and bytes overlap in time
+    /// (d-rdma §4.1 DR-M26).
     pub fn boxes(&self, fragments: &[Run], goal: Goal) -> crate::Boxes {
         let cost = self.box_cost();
         match goal {
@@ -312,7 +316,8 @@ pub(crate) mod tests {
         Shape::list(&runs).unwrap()
     }
 
-    /// The price of one request in which `packed` says for each fragment whether it is packed; walks it naively.
+    /// The price of one request in which `packed` says for each fragment whether it is packed;
+    /// walks it naively.
     fn naive(planner: &Planner, lens: &[u64], packed: &[bool], goal: Goal) -> Option<f64> {
         let profile = planner.profile();
         let (mut entries, mut sender, mut receiver, mut run) =
@@ -470,7 +475,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// To-copy §6: who counts decides. Where the receiver moves the bytes, gathering spares the sender and burdens the receiver.
+    /// To-copy §6: who counts decides. Where the receiver moves the bytes, gathering spares the
+    /// sender and burdens the receiver.
     #[test]
     fn each_goal_chooses_what_it_makes_small() {
         let device = planner(256, |p| Profile {
@@ -534,7 +540,8 @@ pub(crate) mod tests {
         assert!((far - near - 4000.0).abs() < 1.0 && (between - near - 2000.0).abs() < 20.0, "{near} {between} {far}");
     }
 
-    /// Where the sender's processor moves the bytes, what lies next to each other costs it less than what lies anywhere.
+    /// Where the sender's processor moves the bytes, what lies next to each other costs it less
+    /// than what lies anywhere.
     #[test]
     fn gathering_is_priced_by_how_far_apart_fragments_lie() {
         let change = |p: &Profile| {

@@ -2,7 +2,8 @@
 
 use crate::curve::{Curve, Line};
 
-/// Costs in nanoseconds, calibrated on the device: straight lines, and [`Bends`] where measurement bends.
+/// Costs in nanoseconds, calibrated on the device: straight lines, and [`Bends`] where measurement
+/// bends.
 ///
 /// On a NIC the receiver's part is near zero; on a provider where the receiver plays the NIC
 /// the bytes are the receiver's.
@@ -12,7 +13,8 @@ pub struct Profile {
     pub send_request_ns: f64,
     /// One more gather entry, sender.
     pub send_fragment_ns: f64,
-    /// A byte moved by the sender's processor when sending (0 where the receiver or a NIC moves it).
+    /// A byte moved by the sender's processor when sending (0 where the receiver or a NIC moves
+    /// it).
     pub send_byte_ns: f64,
     /// A byte packed into a transmit buffer.
     pub pack_byte_ns: f64,
@@ -34,45 +36,52 @@ pub struct Profile {
     pub bends: Bends,
     /// Where the figures come from: `"default"` or the calibration's date and machine.
     pub source: String,
-    /// The same where the two ends' processors are as far apart as they are at other times, if that was measured: packed bytes travel between
-    /// them, gathered ones hardly do. It has none of its own.
+    /// The same where the two ends' processors are as far apart as they are at other times, if that
+    /// was measured: packed bytes travel between them, gathered ones hardly do. It has none of its
+    /// own.
     pub elsewhere: Option<Box<Profile>>,
 }
 
-/// Costs by length or width, and of what only begins; where a curve is empty, the profile's straight lines hold.
+/// Costs by length or width, and of what only begins; where a curve is empty, the profile's
+/// straight lines hold.
 ///
-/// *Scattered* pieces lie anywhere, *near* ones within the same or the next cache line, *far* ones at a regular distance
-/// of a kibibyte and more; what lies between is priced between.
+/// *Scattered* pieces lie anywhere, *near* ones within the same or the next cache line, *far* ones
+/// at a regular distance of a kibibyte and more; what lies between is priced between.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bends {
     /// Sending a gathered fragment from memory that no cache holds.
     pub send: Curve,
-    /// Sending a gathered fragment of a regular region whose neighbours are near, where the sender's processor moves the bytes.
+    /// Sending a gathered fragment of a regular region whose neighbours are near, where the
+    /// sender's processor moves the bytes.
     pub send_near: Curve,
-    /// Sending an entry that is in the cache, as what was just packed is, or bytes in the descriptor.
+    /// Sending an entry that is in the cache, as what was just packed is, or bytes in the
+    /// descriptor.
     pub send_packed: Curve,
     /// Packing a scattered piece that no cache holds.
     pub pack: Curve,
     /// Packing a piece that is in the cache.
     pub pack_warm: Curve,
-    /// Beginning a packed entry between gathered ones, beyond packing its pieces. 0 where it was not measured.
+    /// Beginning a packed entry between gathered ones, beyond packing its pieces. 0 where it was
+    /// not measured.
     pub pack_run_ns: f64,
-    /// Beginning to pack what no cache holds: until the first pieces come nothing is done, which what they cost among many does
-    /// not tell. 0 where it was not measured.
+    /// Beginning to pack what no cache holds: until the first pieces come nothing is done, which
+    /// what they cost among many does not tell. 0 where it was not measured.
     pub pack_begin_ns: f64,
-    /// Making a request of gathered and of packed fragments, beyond what each of them costs. 0 where it was not measured.
+    /// Making a request of gathered and of packed fragments, beyond what each of them costs. 0
+    /// where it was not measured.
     pub mixture_ns: f64,
-    /// Dealing a row out to one of several destinations, for each of its 4-byte values: the table is passed over once for all of
-    /// them. 0 where it was not measured.
+    /// Dealing a row out to one of several destinations, for each of its 4-byte values: the table
+    /// is passed over once for all of them. 0 where it was not measured.
     pub deal_value_ns: f64,
-    /// Bytes up to which a provider that may copy pieces of a list together itself, on their way, does better to copy one than to
-    /// name it to the device. 0 where it was not measured.
+    /// Bytes up to which a provider that may copy pieces of a list together itself, on their way,
+    /// does better to copy one than to name it to the device. 0 where it was not measured.
     pub copied_bytes: f64,
-    /// How many times as long work at one end takes while the other end works as well: 1 on cores of their own, up to 2 where they are
-    /// two threads of one core. 0 where it was not measured.
+    /// How many times as long work at one end takes while the other end works as well: 1 on cores
+    /// of their own, up to 2 where they are two threads of one core. 0 where it was not measured.
     pub both_busy: f64,
     /// How long a cache line took to come from the peer's processor, as its provider tells it
-    /// (`overside_verbs::CompletionQueue::line_ns`), while the rest was measured. 0 where it was not measured.
+    /// (`overside_verbs::CompletionQueue::line_ns`), while the rest was measured. 0 where it was
+    /// not measured.
     pub line_ns: f64,
     /// Packing an element of a regular region whose elements are near each other, by its width.
     pub pack_near: Curve,
@@ -90,16 +99,18 @@ pub struct Bends {
     pub receive_far: Curve,
     /// Receiving an entry that the sender has just packed, or bytes in the descriptor.
     pub receive_packed: Curve,
-    /// Receiving such an entry between gathered ones: there the receiver is busy with others while it is packed.
+    /// Receiving such an entry between gathered ones: there the receiver is busy with others while
+    /// it is packed.
     pub receive_beside: Curve,
-    /// Taking a message of one fragment as a loan, reading a value of each of its cache lines where they lie, in memory that no cache
-    /// holds, and returning it: beyond the request, by its length. What is received is read as well, after it was copied.
+    /// Beyond the request, by its length: taking a message of one fragment as a loan, reading a
+    /// value of each of its cache lines where they lie, and returning it. The memory is in no
+    /// cache. What is received is read as well, after it was copied.
     pub lend: Curve,
 }
 
 impl Profile {
-    /// The prices where a cache line takes `line_ns` from the peer's processor: these or those of [`elsewhere`](Self::elsewhere), whichever
-    /// were measured nearer to it.
+    /// The prices where a cache line takes `line_ns` from the peer's processor: these or those of
+    /// [`elsewhere`](Self::elsewhere), whichever were measured nearer to it.
     pub fn at(&self, line_ns: Option<f64>) -> &Profile {
         match (&self.elsewhere, line_ns) {
             (Some(elsewhere), Some(now)) if self.is_nearer(elsewhere, now) => elsewhere,
@@ -139,7 +150,8 @@ impl Profile {
         self.pack_request_ns + if warm { 0.0 } else { self.bends.pack_begin_ns }
     }
 
-    /// Packing elements of about this width, one of a regular region; `distance` as [`Bends`] has it.
+    /// Packing elements of about this width, one of a regular region; `distance` as [`Bends`] has
+    /// it.
     pub fn pack_regular(&self, bytes: u64, distance: Distance) -> Line {
         let any = || self.pack(bytes, false);
         // A curve ends where its kernels do: what is longer is packed like anything else.
@@ -149,7 +161,8 @@ impl Profile {
         near.mixed(known(&self.bends.pack_far).unwrap_or_else(any), distance.far())
     }
 
-    /// Packing a bitmapped column of `width`: for each row, and for each run of set rows. None where it was not measured.
+    /// Packing a bitmapped column of `width`: for each row, and for each run of set rows. None
+    /// where it was not measured.
     pub fn pack_bitmapped(&self, width: u64) -> Option<(f64, f64)> {
         Some((self.bends.bitmap_row.at(width)?, self.bends.bitmap_run.at(width)?))
     }
@@ -196,15 +209,16 @@ impl Profile {
         self.bends.lend.line(bytes)
     }
 
-    /// What `bytes` in the descriptor cost beyond the request and packing them, at the sender and at the receiver: they are
-    /// an entry that was just packed.
+    /// What `bytes` in the descriptor cost beyond the request and packing them, at the sender and
+    /// at the receiver: they are an entry that was just packed.
     pub fn inline_ns(&self, bytes: u64) -> (f64, f64) {
         let [send, receive] = [self.send(bytes, true), self.receive_packed(bytes)];
         (send.at(1.0, bytes as f64), receive.at(1.0, bytes as f64))
     }
 }
 
-/// A curve of regular pieces up to where it ends, and from there on as `scattered` goes on; none of an empty curve.
+/// A curve of regular pieces up to where it ends, and from there on as `scattered` goes on; none of
+/// an empty curve.
 fn going_on(curve: &Curve, bytes: u64, scattered: impl Fn(u64) -> Line) -> Option<Line> {
     let (last, ns) = *curve.points().last()?;
     if bytes < last {
@@ -278,8 +292,8 @@ mod tests {
         assert_eq!(unknown.at(Some(220.0)).profile().bends.line_ns, 0.0);
     }
 
-    /// Two pieces of one length lie at a regular distance, of whatever length: what was measured of short ones says nothing of the
-    /// slope of long ones.
+    /// Two pieces of one length lie at a regular distance, of whatever length: what was measured of
+    /// short ones says nothing of the slope of long ones.
     #[test]
     fn long_pieces_at_a_regular_distance_cost_what_scattered_ones_do() {
         let change = |p: &Profile| {
@@ -323,7 +337,8 @@ mod tests {
         all
     }
 
-    /// A curve that decides nothing has no place: each of them, eight times too dear or too cheap, changes some plan.
+    /// A curve that decides nothing has no place: each of them, eight times too dear or too cheap,
+    /// changes some plan.
     #[test]
     fn every_curve_changes_a_plan() {
         let line = |fixed: f64, byte: f64| {

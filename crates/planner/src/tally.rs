@@ -3,8 +3,8 @@
 use overside_shape::{Column, Level, Run, Shape, ShapeKind};
 use smallvec::SmallVec;
 
-/// Fragments by length, in ranges of a quarter of a power of two, within which no curve of a profile bends: those that
-/// anything is in, from the shortest.
+/// Fragments by length, in ranges of a quarter of a power of two, within which no curve of a
+/// profile bends: those that anything is in, from the shortest.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     ranges: SmallVec<[Range; RANGES_AT_HAND]>,
@@ -15,8 +15,8 @@ pub(crate) struct Tally {
 struct Counts {
     /// Of each range: fragments above [`COUNT_BIT`], their bytes below.
     sums: [u64; RANGES],
-    /// Packed runs that appear when a range is packed as well, and those that vanish: apart, for one count that is written twice
-    /// in a row waits for itself.
+    /// Packed runs that appear when a range is packed as well, and those that vanish: apart, for
+    /// one count that is written twice in a row waits for itself.
     opens: [u16; RANGES + 1],
     closes: [u16; RANGES + 1],
     occupied: [u64; 2],
@@ -156,8 +156,8 @@ impl Counts {
         seen
     }
 
-    /// Counts a stretch of fragments that follow one of range `range` (none, when [`RANGES`]; unknown, when
-    /// [`NOWHERE`]); returns its bytes, and the range of its last.
+    /// Counts a stretch of fragments that follow one of range `range` (none, when [`RANGES`];
+    /// unknown, when [`NOWHERE`]); returns its bytes, and the range of its last.
     #[inline]
     fn add(&mut self, range: usize, mut lens: impl Iterator<Item = u64>) -> (u64, usize) {
         let Some(first) = lens.next() else { return (0, range) };
@@ -187,8 +187,8 @@ impl Counts {
         (total + bytes, last)
     }
 
-    /// A run begins at this fragment as soon as it is packed, and no longer when its predecessor is as well. Without a
-    /// branch, which nothing could predict.
+    /// A run begins at this fragment as soon as it is packed, and no longer when its predecessor is
+    /// as well. Without a branch, which nothing could predict.
     #[inline]
     fn open(&mut self, range: usize, before: usize) {
         self.opens[range.min(before)] += 1;
@@ -240,7 +240,8 @@ fn span_of(len: u64) -> (u64, u64, usize) {
     (digits << shift, 1 << shift, place_of(magnitude(len)))
 }
 
-/// The exponent and the two highest digits behind the point, which a processor finds out faster by making a float than by counting bits.
+/// The exponent and the two highest digits behind the point, which a processor finds out faster by
+/// making a float than by counting bits.
 #[inline]
 fn magnitude(len: u64) -> u64 {
     (len as i64 as f64).to_bits() >> DIGITS_LEFT_OUT
@@ -267,15 +268,16 @@ fn touch(level: Level, runs: &[Run]) -> bool {
     last.at + last.len == level.period + first.at
 }
 
-/// Whether the messages are periods, or all of them are one, of few runs that do not touch from one period to the next.
+/// Whether the messages are periods, or all of them are one, of few runs that do not touch from one
+/// period to the next.
 fn is_of_equal_periods(shape: &Shape, level: Level, runs: &[Run]) -> bool {
     let messages = shape.messages();
     let whole = messages.count() == 1 || messages.uniform_bytes() == Some(shape.bytes() / level.count.max(1));
     whole && runs.len() <= FRAGMENTS_MAX / PERIODS_MIN as usize && !touch(level, runs)
 }
 
-/// Whether the messages are rows, or all of them are one, of columns that do not touch from one row to the next: then all rows
-/// have the same fragments.
+/// Whether the messages are rows, or all of them are one, of columns that do not touch from one row
+/// to the next: then all rows have the same fragments.
 fn is_of_equal_rows(shape: &Shape, columns: &[Column]) -> bool {
     let [first, .., last] = columns else { return false };
     let row_bytes: u64 = columns.iter().map(|column| column.width).sum();
@@ -288,8 +290,8 @@ fn is_of_equal_rows(shape: &Shape, columns: &[Column]) -> bool {
     whole && in_step && apart && shape.bytes() / row_bytes.max(1) > PERIODS_MIN
 }
 
-/// Ranges of lengths, four to a power of two (below 4, where there are not as many lengths, some are empty); the last has everything
-/// from 16 MiB.
+/// Ranges of lengths, four to a power of two (below 4, where there are not as many lengths, some
+/// are empty); the last has everything from 16 MiB.
 pub(crate) const RANGES: usize = 97;
 /// Of a float, the binary digits that no range goes by.
 const DIGITS_LEFT_OUT: u32 = f64::MANTISSA_DIGITS - 3;
@@ -299,7 +301,8 @@ const OF_ONE: u64 = 1023 * 4;
 pub(crate) const RANGES_AT_HAND: usize = 24;
 /// The first fragment begins no run that its predecessor, a period before, does not end.
 const NOWHERE: usize = usize::MAX;
-/// Of fewer periods each is walked: where they touch, the first and the last differ from the others.
+/// Of fewer periods each is walked: where they touch, the first and the last differ from the
+/// others.
 const PERIODS_MIN: u64 = 32;
 /// Of what has a rule, so many fragments stand for the rest.
 const SAMPLE_FRAGMENTS: usize = 256;
@@ -350,7 +353,8 @@ mod tests {
         }
     }
 
-    /// By rule and by walking, for columns apart, side by side, and side by side across rows as well.
+    /// By rule and by walking, for columns apart, side by side, and side by side across rows as
+    /// well.
     #[test]
     fn rows_count_as_their_fragments_do() {
         let column = |base, stride, width| Column::new(base, stride, width);

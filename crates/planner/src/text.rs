@@ -1,7 +1,7 @@
 //! A profile as text: one `key = value` a line, for files and for people.
 //!
-//! The first line is the version. Every figure is checked: whatever is not a cost is refused by its name, and so
-//! is a key that is missing, unknown or there twice. `#` begins a comment line.
+//! The first line is the version. Every figure is checked: whatever is not a cost is refused by its
+//! name, and so is a key that is missing, unknown or there twice. `#` begins a comment line.
 
 use std::collections::BTreeMap;
 use std::fmt;

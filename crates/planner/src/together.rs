@@ -8,10 +8,11 @@ use crate::planner::Planner;
 use crate::view::{PlanError, Terms, ViewPlan, Way};
 
 impl Planner {
-    /// Plans shapes that lie in the same cache lines and are sent together. Whoever makes a shape's messages passes over all
-    /// that it lies in: each receiver once more, where it makes them by a description; the sender once for all that it
-    /// packs, dealing rows out or stretch by stretch (d-rdma §4.1 DR-M32, §6 DR-M59). Which of the two is cheaper for all of them
-    /// together depends on how many they are.
+    /// Plans shapes that lie in the same cache lines and are sent together. The end that makes a
+    /// shape's messages passes over all that it lies in. Each receiver does so once more, where it
+    /// makes them by a description. The sender does it once for all that it packs, dealing rows out
+    /// or stretch by stretch (d-rdma §4.1 DR-M32, §6 DR-M59). Which of the two is cheaper for all
+    /// of them together depends on how many they are.
     ///
     /// # Errors
     /// As [`plan`](Self::plan), with the place of the shape.
@@ -19,8 +20,9 @@ impl Planner {
         self.together(shapes, terms, self.dealt(shapes))
     }
 
-    /// As [`plan_together`](Self::plan_together), for shapes that have bytes in common: those are not dealt out, but packed for each
-    /// stretch by stretch, and read from memory once for all of them (d-rdma §6 DR-M59).
+    /// As [`plan_together`](Self::plan_together), for shapes that have bytes in common: those are
+    /// not dealt out, but packed for each stretch by stretch, and read from memory once for all of
+    /// them (d-rdma §6 DR-M59).
     ///
     /// # Errors
     /// As there.
@@ -74,7 +76,8 @@ impl Planner {
         }
     }
 
-    /// Each shape's share of dealing all rows out in one pass, in nanoseconds; none where they are not rows of one table that can be.
+    /// Each shape's share of dealing all rows out in one pass, in nanoseconds; none where they are
+    /// not rows of one table that can be.
     fn dealt(&self, shapes: &[&Shape]) -> Option<f64> {
         let (table, value_ns) = (OneTable::of(shapes)?, self.profile().bends.deal_value_ns);
         let dealt = value_ns > 0.0 && table.is_dense(DEALT_BYTES) && DEALT_COLUMNS.contains(&table.columns().len());
@@ -117,7 +120,8 @@ impl Planner {
 /// What the kernel that deals rows out takes: bytes of a value, columns.
 const DEALT_BYTES: u64 = 4;
 const DEALT_COLUMNS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Passing over what is in the nearest cache, as part of what it costs from memory (docs/design/013-several-destinations.md).
+/// Passing over what is in the nearest cache, as part of what it costs from memory
+/// (docs/design/013-several-destinations.md).
 const PASS_AGAIN: f64 = 1.0 / 16.0;
 
 #[cfg(test)]

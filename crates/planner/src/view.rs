@@ -17,7 +17,8 @@ pub enum Way {
     Mixture,
     /// Fewer, larger gather entries that span gaps; the gaps' bytes are sent as well.
     Boxes,
-    /// The region's description is sent, and the other end takes the bytes by it from where they lie.
+    /// The region's description is sent, and the other end takes the bytes by it from where they
+    /// lie.
     Declared,
 }
 
@@ -28,8 +29,9 @@ pub struct Terms {
     pub goal: Goal,
     /// Bytes of the receiver's buffers and of a transmit buffer: no request carries more.
     pub request_bytes_max: u64,
-    /// Whole messages share a request up to so many bytes: enough to make the request cheap, few enough to stay in
-    /// the cache between packing and receiving. A longer message is a request of its own.
+    /// Whole messages share a request up to so many bytes: enough to make the request cheap, few
+    /// enough to stay in the cache between packing and receiving. A longer message is a request of
+    /// its own.
     pub bundle_bytes: u64,
     /// The bytes are in the sender's cache.
     pub warm: bool,
@@ -131,7 +133,8 @@ impl ViewPlan {
         self.way
     }
 
-    /// Fragments of so many bytes and more are gathered, shorter ones packed: 0 gathers all, [`u64::MAX`] packs all.
+    /// Fragments of so many bytes and more are gathered, shorter ones packed: 0 gathers all,
+    /// [`u64::MAX`] packs all.
     pub fn gather_from(&self) -> u64 {
         self.gather_from
     }

@@ -54,8 +54,8 @@ impl Listening {
         Ok(listening)
     }
 
-    /// Listens at other names, too: for a system that has something to do before anybody connects, in
-    /// the [domain](Self::domain) that it is to be served from.
+    /// Listens at other names, too: for a system that has something to do before anybody connects,
+    /// in the [domain](Self::domain) that it is to be served from.
     ///
     /// # Errors
     /// When an address is taken or the system has no room.

@@ -10,10 +10,12 @@ use overside_verbs::{QueuePair, VerbsError};
 
 use crate::ticket::Mailbox;
 
-/// Ends requests later, and says so by a descriptor. A worker that [attends](crate::Context::attend) to it goes on
-/// with it itself: waiting for another thread that does costs one more wake-up.
+/// Ends requests later, and says so by a descriptor. A worker that
+/// [attends](crate::Context::attend) to it goes on with it itself: waiting for another thread that
+/// does costs one more wake-up.
 pub trait Attended: Send + Sync + fmt::Debug {
-    /// Whether a request waits for it. It may be wrong where another thread goes on with it at this moment.
+    /// Whether a request waits for it. It may be wrong where another thread goes on with it at this
+    /// moment.
     fn is_wanted(&self) -> bool;
 
     /// Goes on as far as nothing is waited for.
@@ -88,7 +90,8 @@ impl Attends {
         self.all.borrow().is_empty()
     }
 
-    /// Goes on with what requests wait for, or with `all` of it. What has ended is in the mailbox then.
+    /// Goes on with what requests wait for, or with `all` of it. What has ended is in the mailbox
+    /// then.
     pub(crate) fn go_on(&self, all: bool, mailbox: &Mailbox) -> Went {
         let mut went = Went::Nowhere;
         self.retain(|one| {

@@ -1,4 +1,5 @@
-//! A worker's part in carrying a log on: when it looks at the marks, when it attends to the log, and how it waits for both.
+//! A worker's part in carrying a log on: when it looks at the marks, when it attends to the log,
+//! and how it waits for both.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,7 +31,8 @@ impl Watch {
         Ok(Watch { marks, mailbox: mailbox.clone(), reached: Hold::NONE, carry })
     }
 
-    /// Brings the log on, for a worker that `holds` messages back or not. It looks at the marks behind this.
+    /// Brings the log on, for a worker that `holds` messages back or not. It looks at the marks
+    /// behind this.
     #[inline]
     pub(crate) fn go_on(&mut self, holds: bool) {
         let Some(carry) = &mut self.carry else { return };

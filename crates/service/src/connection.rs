@@ -49,8 +49,8 @@ pub(crate) struct Outgoing {
     behind: VecDeque<Vec<u8>>,
     behind_bytes: u64,
     pub(crate) stream: Option<Stream>,
-    /// Requests whose replies are not posted, where that is measured: the number of the last message of
-    /// each reply, and when the request arrived.
+    /// Requests whose replies are not posted, where that is measured: the number of the last
+    /// message of each reply, and when the request arrived.
     arrived: VecDeque<(u64, Instant)>,
     /// Of parts that the peer sends, on a connection that this side opened.
     pub(crate) assembly: Assembly,
@@ -241,7 +241,8 @@ impl Outgoing {
         Some(request)
     }
 
-    /// A message is sent, or never will be. One that may be lent stays in flight until it is released.
+    /// A message is sent, or never will be. One that may be lent stays in flight until it is
+    /// released.
     pub(crate) fn sent(&mut self, number: u64, now: Instant) {
         self.in_flight -= usize::from(self.lent.taken(number, now)).min(self.in_flight);
         self.progressed = now;
@@ -253,8 +254,8 @@ impl Outgoing {
         self.progressed = now;
     }
 
-    /// Messages that may be in flight: as many bytes, however long the peer's buffers are. What is lent lies in none of them, and
-    /// counts as a message of any length.
+    /// Messages that may be in flight: as many bytes, however long the peer's buffers are. What is
+    /// lent lies in none of them, and counts as a message of any length.
     pub(crate) fn window(&self, window: usize, usual_bytes: usize) -> usize {
         let of_its_length = window.saturating_mul(usual_bytes) / self.buffer_bytes.max(1);
         of_its_length.clamp(WINDOW_MIN.min(window), window)

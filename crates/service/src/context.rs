@@ -53,8 +53,8 @@ impl<'a> Context<'a> {
     }
 
     /// What is sent in the rest of this call waits until the watermarks have come so far
-    /// ([`ServiceOptions::watermarks`]). Later requests of the connection are carried out meanwhile,
-    /// and their replies follow in order.
+    /// ([`ServiceOptions::watermarks`]). Later requests of the connection are carried out
+    /// meanwhile, and their replies follow in order.
     #[inline]
     pub fn hold(&mut self, hold: Hold) {
         if self.worker.options.watermarks.as_ref().is_some_and(|marks| !hold.is_met(marks.reached())) {
@@ -102,8 +102,8 @@ impl<'a> Context<'a> {
         ticket.used();
     }
 
-    /// Begins a stream: [`Session::produce`](crate::Session::produce) is called as long as the window
-    /// has room. A session has one at a time; its messages may be those of several requests.
+    /// Begins a stream: [`Session::produce`](crate::Session::produce) is called as long as the
+    /// window has room. A session has one at a time; its messages may be those of several requests.
     pub fn stream(&mut self) {
         self.out.stream = Some(Stream { behind: self.behind });
     }
@@ -148,8 +148,9 @@ impl<'a> Context<'a> {
         self.worker.transmit.put(taken);
     }
 
-    /// READs memory that the peer grants, into a buffer that is registered: [`Session::read`](crate::Session::read) has it with this
-    /// number. How many may be under way, and of how many bytes, is for the session to bound.
+    /// READs memory that the peer grants, into a buffer that is registered:
+    /// [`Session::read`](crate::Session::read) has it with this number. How many may be under way,
+    /// and of how many bytes, is for the session to bound.
     pub fn read(&mut self, id: u64, into: Buffer, remote: Remote<Readable>) {
         self.out.reads.push_back(WorkRequest::read(id, into, remote));
     }
@@ -159,8 +160,8 @@ impl<'a> Context<'a> {
         self.out.due = Some(when);
     }
 
-    /// From now on the worker goes on with what ends requests later, until its connection ends or it is
-    /// [over](crate::Going::Over).
+    /// From now on the worker goes on with what ends requests later, until its connection ends or
+    /// it is [over](crate::Going::Over).
     pub fn attend(&mut self, what: Arc<dyn Attended>) {
         self.worker.attends.add(self.out.id.queue_pair, what);
     }

@@ -28,15 +28,16 @@ pub struct Watermarks {
     carrier: Mutex<Option<Arc<dyn Carrier>>>,
 }
 
-/// Carries a log on. A worker that holds messages back does so itself, as far as it need not wait: waiting for another
-/// thread that does costs the wake-ups of two.
+/// Carries a log on. A worker that holds messages back does so itself, as far as it need not wait:
+/// waiting for another thread that does costs the wake-ups of two.
 pub trait Carrier: Send + Sync + fmt::Debug {
     /// Whether it should be gone on with.
     fn is_wanted(&self) -> bool;
 
-    /// Goes on as far as nothing is waited for, and raises the marks; or leaves it to the thread that is at it. `attends`: the
-    /// caller attends to it, so it goes on again whenever [`fd`](Self::fd) is readable. Gives whether it does from now on. One
-    /// at a time does, and it must [`leave`](Self::leave) before it ends.
+    /// Goes on as far as nothing is waited for, and raises the marks; or leaves it to the thread
+    /// that is at it. `attends`: the caller attends to it, so it goes on again whenever
+    /// [`fd`](Self::fd) is readable. Gives whether it does from now on. One at a time does, and it
+    /// must [`leave`](Self::leave) before it ends.
     fn go_on(&self, attends: bool) -> bool;
 
     /// Readable when what it waits for has come.

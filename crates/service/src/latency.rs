@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 /// What a service's requests take, from their arrival at a worker until their replies are posted.
-/// Each worker records on its own. Answers that come in many messages, or by a ticket, do not count.
+/// Each worker records on its own. Answers that come in many messages, or by a ticket, do not
+/// count.
 #[derive(Debug, Default)]
 pub struct Latencies {
     workers: Mutex<Vec<Weak<Recorder>>>,
@@ -35,7 +36,8 @@ impl Latencies {
         Arc::default()
     }
 
-    /// Adds what all workers have recorded, as far as it is not older than 10 to 20 s. They begin anew.
+    /// Adds what all workers have recorded, as far as it is not older than 10 to 20 s. They begin
+    /// anew.
     pub fn take(&self, now: Instant, into: &mut Latency) {
         self.visit(now, into, true);
     }

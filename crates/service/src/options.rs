@@ -17,14 +17,15 @@ pub struct ServiceOptions {
     pub connections_max: usize,
     /// Messages of one connection in flight, where its receive buffers have the usual length
     /// ([`buffer_bytes`](Self::buffer_bytes)). Longer buffers have a smaller window, so that as
-    /// many bytes are in flight. A message that is lent counts as one, however long. Half of a window
-    /// must cover the time that a sleeping worker needs to wake. Default: 128.
+    /// many bytes are in flight. A message that is lent counts as one, however long. Half of a
+    /// window must cover the time that a sleeping worker needs to wake. Default: 128.
     pub window: usize,
     /// The usual length of a client's receive buffers, in bytes.
     pub buffer_bytes: usize,
     /// Longest request, in bytes.
     pub request_bytes_max: usize,
-    /// How long a client may take nothing, or not introduce itself, before its connection is closed.
+    /// How long a client may take nothing, or not introduce itself, before its connection is
+    /// closed.
     pub deadline: Duration,
     /// The workers' transmit buffers.
     pub transmit: TransmitOptions,

@@ -116,8 +116,8 @@ mod tests {
     }
 
     proptest! {
-        /// Requests come one after another: each is answered at once or later. Whatever the order in
-        /// which they finish, the replies leave in the order of the requests.
+        /// Requests come one after another: each is answered at once or later. Whatever the order
+        /// in which they finish, the replies leave in the order of the requests.
         #[test]
         fn replies_leave_in_the_order_of_requests(
             later in proptest::collection::vec(any::<bool>(), 1..40),

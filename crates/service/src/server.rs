@@ -30,8 +30,8 @@ impl<S: System> std::fmt::Debug for Server<S> {
 }
 
 impl<S: System> Server<S> {
-    /// Serves in the background: each provider with workers of its own, and with the system that its
-    /// connections see. Time comes from the first provider's clock.
+    /// Serves in the background: each provider with workers of its own, and with the system that
+    /// its connections see. Time comes from the first provider's clock.
     ///
     /// # Errors
     /// When the system has no room for another thread, or for a worker's memory.

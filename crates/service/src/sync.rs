@@ -1,5 +1,5 @@
-//! What a worker and those who write a log hand over by: the machine's, or shuttle's when tests explore schedules
-//! (`RUSTFLAGS="--cfg shuttle"`).
+//! What a worker and those who write a log hand over by: the machine's, or shuttle's when tests
+//! explore schedules (`RUSTFLAGS="--cfg shuttle"`).
 
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -78,8 +78,9 @@ impl Ticket {
         self.used();
     }
 
-    /// Answers the request with a message from where it lies: a whole reply, with its header, no longer than the peer's buffers.
-    /// Where the worker itself is at hand, [`Context::answer`](crate::Context::answer) spares the way through its mailbox.
+    /// Answers the request with a message from where it lies: a whole reply, with its header, no
+    /// longer than the peer's buffers. Where the worker itself is at hand,
+    /// [`Context::answer`](crate::Context::answer) spares the way through its mailbox.
     pub fn answer(mut self, reply: Message) {
         if let Some(mailbox) = &self.mailbox {
             mailbox.post(Letter::Reply { to: self.to, place: self.place, reply: Parcel::Message(reply) });
@@ -174,7 +175,8 @@ impl Mailbox {
         self.signal();
     }
 
-    /// Tells the worker to look, and wakes it. Only the first of several signals costs a system call.
+    /// Tells the worker to look, and wakes it. Only the first of several signals costs a system
+    /// call.
     pub(crate) fn signal(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
             // A full counter is awake enough.
@@ -182,8 +184,8 @@ impl Mailbox {
         }
     }
 
-    /// The worker looks before it sleeps: who has a letter for it need not wake it. Who stops the server does not wake it
-    /// either.
+    /// The worker looks before it sleeps: who has a letter for it need not wake it. Who stops the
+    /// server does not wake it either.
     pub(crate) fn will_look(&self) {
         self.signalled.store(true, Ordering::Release);
     }

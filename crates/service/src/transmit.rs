@@ -38,7 +38,8 @@ struct Class {
     buffer_bytes: usize,
     /// That one connection may have.
     lent_max: usize,
-    /// The first has as many as some connections need; each other was added for one that had less than its share.
+    /// The first has as many as some connections need; each other was added for one that had less
+    /// than its share.
     pools: RefCell<Vec<(Pool, MemoryRegion)>>,
 }
 
@@ -94,9 +95,9 @@ impl Message {
         Message { view: self.view.then(body), ..self }
     }
 
-    /// The peer may have its bytes as a loan, where it takes loans and the provider lends. Until the
-    /// peer has returned it, the message counts in the window and keeps its transmit buffer. A peer
-    /// that keeps it past the deadline loses its connection.
+    /// The peer may have its bytes as a loan, where it takes loans and the provider lends. Until
+    /// the peer has returned it, the message counts in the window and keeps its transmit buffer. A
+    /// peer that keeps it past the deadline loses its connection.
     #[must_use]
     pub fn lendable(self) -> Message {
         Message { lendable: true, ..self }
@@ -151,7 +152,8 @@ impl Lent {
         }
     }
 
-    /// A message that [took](Self::lend) its buffer is queued: it is the last to be sent. Its number.
+    /// A message that [took](Self::lend) its buffer is queued: it is the last to be sent. Its
+    /// number.
     pub(crate) fn queue(&mut self, message: &Message) -> u64 {
         let (size, bytes, lendable) = (message.size, message.bytes(), message.lendable);
         self.messages.push_back(Queued { size, bytes, lendable, accepted: None, ended: false });
@@ -175,7 +177,8 @@ impl Lent {
         bytes
     }
 
-    /// The peer has taken a message; whether that is its end. One that may be lent ends with its [release](Self::end).
+    /// The peer has taken a message; whether that is its end. One that may be lent ends with its
+    /// [release](Self::end).
     pub(crate) fn taken(&mut self, number: u64, now: Instant) -> bool {
         match self.queued(number) {
             Some(queued) if queued.lendable => {
@@ -237,7 +240,8 @@ impl Transmit {
         })
     }
 
-    /// The smallest buffer of at least `len` bytes, for a connection with `lent`; none when it has its share, or none is so long.
+    /// The smallest buffer of at least `len` bytes, for a connection with `lent`; none when it has
+    /// its share, or none is so long.
     pub(crate) fn take(&self, len: usize, lent: &Lent) -> Option<Taken> {
         if len <= self.small.buffer_bytes {
             self.small.take(lent.small, &self.memory)
@@ -258,7 +262,8 @@ impl Transmit {
         self.class(size).pools.borrow()[pool].0.put(buffer);
     }
 
-    /// `bytes` in a transmit buffer, or on the heap when the connection may have none or it is longer than any.
+    /// `bytes` in a transmit buffer, or on the heap when the connection may have none or it is
+    /// longer than any.
     pub(crate) fn packed(&self, bytes: Vec<u8>, lent: &Lent) -> Message {
         match self.take(bytes.len(), lent) {
             Some(mut taken) => {

@@ -126,7 +126,8 @@ impl<S: System> Worker<S> {
         open.into_iter().for_each(|qp| self.forget(qp, "the server stops"));
     }
 
-    /// Does what there is to do, and then waits for more if it `may_wait`; false when there was nothing.
+    /// Does what there is to do, and then waits for more if it `may_wait`; false when there was
+    /// nothing.
     pub(crate) fn round(
         &mut self,
         arrivals: &Receiver<Arrival<S::Session>>,
@@ -169,8 +170,8 @@ impl<S: System> Worker<S> {
         found || !waits
     }
 
-    /// Goes on with what it attends to. With all of it after a sleep, and now and then where it never sleeps: no request
-    /// waits for what a device does of its own accord.
+    /// Goes on with what it attends to. With all of it after a sleep, and now and then where it
+    /// never sleeps: no request waits for what a device does of its own accord.
     fn go_on(&mut self) -> Went {
         if self.lends.attends.is_empty() {
             return Went::Nowhere;
@@ -277,7 +278,8 @@ impl<S: System> Worker<S> {
         found
     }
 
-    /// Takes what has ended, and what other threads have to say to sessions. Whether there was anything.
+    /// Takes what has ended, and what other threads have to say to sessions. Whether there was
+    /// anything.
     fn take_letters(&mut self) -> bool {
         let letters = self.lends.mailbox.take();
         let found = !letters.is_empty();
@@ -436,7 +438,8 @@ impl<S: System> Worker<S> {
         });
     }
 
-    /// Gives every busy connection a turn; true when nothing can be done before something completes.
+    /// Gives every busy connection a turn; true when nothing can be done before something
+    /// completes.
     fn feed(&mut self) -> bool {
         let mut waits = true;
         let mut at = 0;

@@ -13,9 +13,9 @@ use crate::shape::Shape;
 use crate::walk::Walk;
 
 impl Shape {
-    /// Appends the fragments in address order, each as large as it can be whatever message or region its bytes
-    /// belong to; a byte named twice stands there once. What regular regions list is merged as it comes; lists and
-    /// mapped rows are sorted.
+    /// Appends the fragments in address order, each as large as it can be whatever message or
+    /// region its bytes belong to; a byte named twice stands there once. What regular regions list
+    /// is merged as it comes; lists and mapped rows are sorted.
     pub fn address_order(&self, out: &mut Vec<Run>) {
         self.messages().address_order(out);
     }

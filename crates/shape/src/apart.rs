@@ -1,5 +1,6 @@
-//! Whether several shapes have a byte in common. Shuffles ask this of many bitmaps over the same columns, and asking it
-//! of each pair would take longer than sending the rows: those are laid over one another once.
+//! Whether several shapes have a byte in common. Shuffles ask this of many bitmaps over the same
+//! columns, and asking it of each pair would take longer than sending the rows: those are laid over
+//! one another once.
 
 use crate::shape::Shape;
 use crate::table::OneTable;
@@ -15,7 +16,8 @@ pub struct Overlap {
     pub at: u64,
 }
 
-/// A byte that two of the shapes name, if there is one. What a shape names twice itself does not count.
+/// A byte that two of the shapes name, if there is one. What a shape names twice itself does not
+/// count.
 pub fn shared_byte(shapes: &[&Shape]) -> Option<Overlap> {
     if laid_over(shapes) == Some(true) {
         return None;
@@ -27,7 +29,8 @@ pub fn shared_byte(shapes: &[&Shape]) -> Option<Overlap> {
     })
 }
 
-/// Whether bitmaps over the rows of the same columns are apart; none where shapes are of another kind.
+/// Whether bitmaps over the rows of the same columns are apart; none where shapes are of another
+/// kind.
 fn laid_over(shapes: &[&Shape]) -> Option<bool> {
     let table = OneTable::of(shapes)?;
     let rows = table.rows();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::error::ShapeError;
 
-/// One bit a row, the least significant first, as Arrow lays them out. Cloning and slicing share the words.
+/// One bit a row, the least significant first, as Arrow lays them out. Cloning and slicing share
+/// the words.
 ///
 /// Counting, hashing and the directory for [`select`](Self::select) are done once, at construction.
 #[derive(Clone, Debug)]
@@ -105,14 +106,15 @@ impl Bitmap {
         if left < 64 { word & ((1 << left) - 1) } else { word }
     }
 
-    /// The words themselves where row 0 is the first bit of a word, else none. Bits behind the last row may be set.
+    /// The words themselves where row 0 is the first bit of a word, else none. Bits behind the last
+    /// row may be set.
     pub fn words(&self) -> Option<&[u64]> {
         let at = (self.first / 64) as usize;
         self.first.is_multiple_of(64).then(|| &self.words[at..at + self.word_count()])
     }
 
-    /// The words that hold its bits, and the number of the bit that row 0 is; what stands before it and behind the last row belongs
-    /// to others.
+    /// The words that hold its bits, and the number of the bit that row 0 is; what stands before it
+    /// and behind the last row belongs to others.
     pub fn window(&self) -> (&[u64], u64) {
         let (from, to) = (self.first / 64, (self.first + self.rows).div_ceil(64));
         (&self.words[from as usize..to as usize], self.first % 64)
@@ -225,8 +227,8 @@ pub struct Ones<'a> {
 }
 
 impl Ones<'_> {
-    /// The next set row and how many set rows follow it without a gap, itself included (at most to the end of
-    /// its word).
+    /// The next set row and how many set rows follow it without a gap, itself included (at most to
+    /// the end of its word).
     #[inline]
     pub fn next_span(&mut self) -> Option<(u64, u64)> {
         let row = self.peek()?;
@@ -261,8 +263,9 @@ impl Iterator for Ones<'_> {
     }
 }
 
-/// Words between two entries of the directory: 1024 rows, so that it takes 1/16 of the bitmap. Whoever makes a region message by message
-/// looks its place up for each, and counting through a block is most of that.
+/// Words between two entries of the directory: 1024 rows, so that it takes 1/16 of the bitmap.
+/// Whoever makes a region message by message looks its place up for each, and counting through a
+/// block is most of that.
 pub(crate) const BLOCK_WORDS: usize = 16;
 
 #[cfg(test)]

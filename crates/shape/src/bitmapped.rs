@@ -66,7 +66,8 @@ impl Bitmapped {
     }
 }
 
-/// What has to be stepped through a bitmap for: once, however many columns and regions lie under it.
+/// What has to be stepped through a bitmap for: once, however many columns and regions lie under
+/// it.
 #[derive(Clone, Debug)]
 pub(crate) struct Stepped {
     /// First and last set row, unless there is none.
@@ -89,7 +90,8 @@ impl Stepped {
     }
 }
 
-/// Checks columns over a bitmap and puts their bases on the first set row. Columns without a row are empty.
+/// Checks columns over a bitmap and puts their bases on the first set row. Columns without a row
+/// are empty.
 pub(crate) fn trimmed(columns: &[Column], rows: &Stepped) -> Result<Option<Vec<Column>>, ShapeError> {
     for (index, column) in columns.iter().enumerate() {
         let fits = column.width > 0 && (column.stride >= column.width || rows.rows.ones() <= 1);

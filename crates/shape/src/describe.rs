@@ -1,8 +1,9 @@
-//! A shape as bytes, for whoever carries it out elsewhere: a device that is given a region instead of a gather list
-//! (d-rdma §3 DR-M01).
+//! A shape as bytes, for whoever carries it out elsewhere: a device that is given a region instead
+//! of a gather list (d-rdma §3 DR-M01).
 //!
-//! What a shape was declared with is what is written: rules, not fragments. Whoever reads builds it anew through the
-//! checks of declaring it, so no bytes make a shape that could not have been declared.
+//! What a shape was declared with is what is written: rules, not fragments. Whoever reads builds it
+//! anew through the checks of declaring it, so no bytes make a shape that could not have been
+//! declared.
 //!
 //! # Version 1
 //!
@@ -24,15 +25,16 @@
 //! | 6 variable | data, number of offsets, 1 if a bitmap selects; the offsets; that bitmap |
 //! | 7 set | mask (0 rows, 1 periods), number of regions (to 4,096); the regions, none a set |
 //!
-//! A bitmap is its number of rows, then a word for each 64 of them, the least significant bit first.
-//! 2^64 - 1 instead of a number of rows means the bitmap before it once more. A reader builds the
-//! region by the checks of declaring it:
+//! A bitmap is its number of rows, then a word for each 64 of them, the least significant bit
+//! first. 2^64 - 1 instead of a number of rows means the bitmap before it once more. A reader
+//! builds the region by the checks of declaring it:
 //!
 //! - Counts are within the bytes there are, before anything is made of them. Offsets stay within 64
 //!   bits.
 //! - Runs ascend, are disjoint and within their period. Lengths divide the region's bytes.
 //! - The regions of a set have equally many elements. Nothing follows the end.
-//! - The region lies within the memory that the reader knows. Bitmaps that are said again are not too long, since each is gone through once more.
+//! - The region lies within the memory that the reader knows. Bitmaps that are said again are not
+//!   too long, since each is gone through once more.
 
 use std::sync::Arc;
 
@@ -99,7 +101,8 @@ impl Shape {
     /// Whether [`described`](Self::described) takes the description, for a memory of `over` bytes.
     ///
     /// # Errors
-    /// [`DescriptionError::Repeats`], and [`DescriptionError::Shape`] when the shape leaves the memory.
+    /// [`DescriptionError::Repeats`], and [`DescriptionError::Shape`] when the shape leaves the
+    /// memory.
     pub fn describable(&self, over: u64) -> Result<(), DescriptionError> {
         self.within(over)?;
         let mut said = Said::default();
@@ -113,9 +116,10 @@ impl Shape {
         region(self, &mut None, out);
     }
 
-    /// The shape that [`describe`](Self::describe) wrote, over a memory of `over` bytes. Any bytes at all give a shape or an error; neither
-    /// time nor memory exceeds a few times what as many bytes take. Going through the shape once costs in addition what going through
-    /// its bytes and the memory costs: bitmaps that are said again are counted.
+    /// The shape that [`describe`](Self::describe) wrote, over a memory of `over` bytes. Any bytes
+    /// at all give a shape or an error; neither time nor memory exceeds a few times what as many
+    /// bytes take. Going through the shape once costs in addition what going through its bytes and
+    /// the memory costs: bitmaps that are said again are counted.
     ///
     /// # Errors
     /// [`DescriptionError`].
@@ -131,8 +135,9 @@ impl Shape {
     }
 }
 
-/// Bitmaps that are said again may have as many words together as take no time at all; as those would that a description of so many words has
-/// room for, under a few dozen columns; and one bit for each byte of the memory, since columns that share a bitmap have bytes of their own.
+/// Bitmaps that are said again may have as many words together as take no time at all; as those
+/// would that a description of so many words has room for, under a few dozen columns; and one bit
+/// for each byte of the memory, since columns that share a bitmap have bytes of their own.
 fn repeated(again: u64, words: u64, over: u64) -> Result<(), DescriptionError> {
     let most = REPEATED_MIN.saturating_add(words.saturating_mul(REPEATED_PER_WORD)).saturating_add(over / 64);
     if again > most {

@@ -111,7 +111,8 @@ impl Form {
         }
     }
 
-    /// Bytes, the lowest of them, and one past the highest; all checked to fit when the form was made.
+    /// Bytes, the lowest of them, and one past the highest; all checked to fit when the form was
+    /// made.
     pub(crate) fn extent(&self) -> (u64, u64, u64) {
         match self {
             Form::Contiguous(run) => (run.len, run.at, run.at + run.len),

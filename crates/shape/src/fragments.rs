@@ -3,7 +3,8 @@
 use crate::run::Run;
 use crate::walk::Walk;
 
-/// Fragments in message order, each as large as it can be. See [`Shape::fragments`](crate::Shape::fragments).
+/// Fragments in message order, each as large as it can be. See
+/// [`Shape::fragments`](crate::Shape::fragments).
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
     walk: Walk<'a>,

@@ -1,7 +1,7 @@
 //! Gap analysis: where a region's gaps are, how long, and their share (d-rdma §4.1 DR-M21, DR-M30).
 //!
-//! A stride knows its gaps from its levels and a bitmap by counting bits; only sets and what has no rule are laid
-//! out in address order for it.
+//! A stride knows its gaps from its levels and a bitmap by counting bits; only sets and what has no
+//! rule are laid out in address order for it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,8 +44,9 @@ pub fn gaps(ordered: &[Run]) -> impl Iterator<Item = Run> {
 }
 
 impl Shape {
-    /// The lengths of the gaps between the first and the last byte in address order, ascending, with their number.
-    /// Strides answer from their levels and single bitmapped columns from their bits; other kinds are laid out.
+    /// The lengths of the gaps between the first and the last byte in address order, ascending,
+    /// with their number. Strides answer from their levels and single bitmapped columns from their
+    /// bits; other kinds are laid out.
     pub fn gap_classes(&self) -> Vec<GapClass> {
         let mut classes = BTreeMap::new();
         match &self.form {
@@ -65,8 +66,9 @@ impl Shape {
             .collect()
     }
 
-    /// How much of the addresses `range` belongs to the shape. A byte that regions of a set share counts for each.
-    /// By arithmetic for strides, by bit counts for bitmaps, by search for values; lists and mapped rows are read.
+    /// How much of the addresses `range` belongs to the shape. A byte that regions of a set share
+    /// counts for each. By arithmetic for strides, by bit counts for bitmaps, by search for values;
+    /// lists and mapped rows are read.
     pub fn coverage(&self, range: Range<u64>) -> Coverage {
         let data = self.data_below(range.end) - self.data_below(range.start.min(range.end));
         let gaps = range.end.saturating_sub(range.start).saturating_sub(data);

@@ -19,7 +19,8 @@ pub(crate) struct Mapped {
     pub(crate) fragments: u64,
 }
 
-/// Checks rows and their pattern; equidistant ascending rows are a stride. Gives the row's bytes besides.
+/// Checks rows and their pattern; equidistant ascending rows are a stride. Gives the row's bytes
+/// besides.
 pub(crate) fn mapped(rows: Arc<[u64]>, runs: &[Run]) -> Result<(Form, u64), ShapeError> {
     let mut runs = folded(runs, ShapeError::Runs { period: u64::MAX })?;
     let row_bytes = total(&runs)?;

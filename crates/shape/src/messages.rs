@@ -1,4 +1,5 @@
-//! The messages of a shape: which fragments each has, by rule and never listed (d-rdma §3.1 DR-M06).
+//! The messages of a shape: which fragments each has, by rule and never listed (d-rdma §3.1
+//! DR-M06).
 
 use std::ops::Range;
 

@@ -4,7 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Shared offsets with a fingerprint, so that a cache of plans does not read them all for each look-up.
+/// Shared offsets with a fingerprint, so that a cache of plans does not read them all for each
+/// look-up.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
     values: Arc<[u64]>,

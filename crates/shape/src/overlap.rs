@@ -1,5 +1,5 @@
-//! Whether bytes are named twice (d-rdma §4.1 DR-M31): pairwise over the regions, by bases and counts where the
-//! kinds allow it, else by one pass over the fragments of both.
+//! Whether bytes are named twice (d-rdma §4.1 DR-M31): pairwise over the regions, by bases and
+//! counts where the kinds allow it, else by one pass over the fragments of both.
 
 use crate::address::tracks;
 use crate::bitmap::Bitmap;
@@ -15,7 +15,8 @@ impl Shape {
     /// Checks that no byte is named twice, as a destination demands.
     ///
     /// # Errors
-    /// [`ShapeError::Overlap`] with the byte and the regions (of a set; columns of a bitmapped region) that name it.
+    /// [`ShapeError::Overlap`] with the byte and the regions (of a set; columns of a bitmapped
+    /// region) that name it.
     pub fn disjoint(&self) -> Result<(), ShapeError> {
         let parts = parts(self);
         for (first, a) in parts.iter().enumerate() {

@@ -23,7 +23,8 @@ impl Run {
     }
 }
 
-/// Many runs, and the bytes before each block of them: a place in their bytes is found without a walk from the first.
+/// Many runs, and the bytes before each block of them: a place in their bytes is found without a
+/// walk from the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Runs {
     list: Box<[Run]>,
@@ -32,7 +33,8 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// The run that holds byte `at` of their bytes in order, and the byte's offset in it; behind the last, where there is none.
+    /// The run that holds byte `at` of their bytes in order, and the byte's offset in it; behind
+    /// the last, where there is none.
     pub(crate) fn locate(&self, at: u64) -> (usize, u64) {
         let block = self.before.partition_point(|before| *before <= at);
         let mut left = at - block.checked_sub(1).map_or(0, |before| self.before[before]);

@@ -35,7 +35,8 @@ pub(crate) fn set(mut regions: Vec<Shape>, mask: Mask) -> Result<Shape, ShapeErr
     Ok(Shape::of(Form::Set { regions: regions.into(), mask }, message, message))
 }
 
-/// Whether the fragments of a region are hardly more than what it was declared with. A rule may name more of them than there is memory.
+/// Whether the fragments of a region are hardly more than what it was declared with. A rule may
+/// name more of them than there is memory.
 fn is_spelt(region: &Shape) -> bool {
     match &region.form {
         Form::Contiguous(_) | Form::List(_) => true,
@@ -75,7 +76,8 @@ fn uniform(cuts: impl Iterator<Item = Cut>, join: impl Fn(u64, u64) -> Option<u6
     Cut::Every(out.unwrap_or(0))
 }
 
-/// Regions under [`Mask::Rows`] that are one region: columns of adjacent rows, or columns under one bitmap.
+/// Regions under [`Mask::Rows`] that are one region: columns of adjacent rows, or columns under one
+/// bitmap.
 fn joined(regions: &[Shape]) -> Result<Option<Form>, ShapeError> {
     match &regions[0].form {
         Form::Strided(_) => rows_of_periods(regions),

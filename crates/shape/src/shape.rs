@@ -46,8 +46,9 @@ impl Shape {
         Ok(Self { message: Cut::Every(width), element: Cut::Every(width), ..Self::contiguous(at, bytes)? })
     }
 
-    /// `count` periods of `period` bytes, the first at `base`; of each period the bytes of `runs` (offsets from the
-    /// period's start, ascending, disjoint). A message a period (d-rdma §3.1 DR-M07).
+    /// `count` periods of `period` bytes, the first at `base`; of each period the bytes of `runs`
+    /// (offsets from the period's start, ascending, disjoint). A message a period (d-rdma §3.1
+    /// DR-M07).
     ///
     /// # Errors
     /// [`ShapeError::Runs`] for runs out of order or outside of the period,
@@ -56,19 +57,20 @@ impl Shape {
         Self::nested(base, &[Level::new(period, count)], runs)
     }
 
-    /// Periods within periods, the outermost first, and the runs of each innermost one. A message an innermost
-    /// period.
+    /// Periods within periods, the outermost first, and the runs of each innermost one. A message
+    /// an innermost period.
     ///
     /// # Errors
-    /// As [`strided`](Self::strided); [`ShapeError::Level`] when what lies within a period does not fit into it,
-    /// [`ShapeError::Levels`] when more than six remain in the canonical form.
+    /// As [`strided`](Self::strided); [`ShapeError::Level`] when what lies within a period does not
+    /// fit into it, [`ShapeError::Levels`] when more than six remain in the canonical form.
     pub fn nested(base: u64, levels: &[Level], runs: &[Run]) -> Result<Self, ShapeError> {
         let region = regular(base, levels, runs)?;
         let period = Cut::Every(region.period_bytes);
         Ok(Self::of(region.form, period, period))
     }
 
-    /// Of each `of` elements `take`, `count` times (d-rdma §3.1 DR-M04). A message a period, elements of `width`.
+    /// Of each `of` elements `take`, `count` times (d-rdma §3.1 DR-M04). A message a period,
+    /// elements of `width`.
     ///
     /// # Errors
     /// As [`strided`](Self::strided).
@@ -79,7 +81,8 @@ impl Shape {
         Self::strided(base, bytes(of)?, count, &[run])?.elements_of(width)
     }
 
-    /// The given ranges in the given order; touching neighbours are folded and empty ones dropped. One message.
+    /// The given ranges in the given order; touching neighbours are folded and empty ones dropped.
+    /// One message.
     ///
     /// # Errors
     /// [`ShapeError::Overflow`] when a range or the sum exceeds 64 bits.
@@ -97,8 +100,8 @@ impl Shape {
         Ok(Self::whole(listed(out)?))
     }
 
-    /// The set rows of a bitmap across columns (d-rdma §3.3 DR-M18). In the order of [`Order::Rows`] a message is a
-    /// row; column by column it is a value.
+    /// The set rows of a bitmap across columns (d-rdma §3.3 DR-M18). In the order of
+    /// [`Order::Rows`] a message is a row; column by column it is a value.
     ///
     /// # Errors
     /// [`ShapeError::Column`] for a width of 0 or above the stride, [`ShapeError::Overflow`].
@@ -120,8 +123,8 @@ impl Shape {
         set(regions, if order == Order::Rows { Mask::Rows } else { Mask::Periods })
     }
 
-    /// The bytes of `runs` (offsets from the row's start, ascending, disjoint) of the rows at the given offsets.
-    /// A message a row (d-rdma §3.3 DR-M17).
+    /// The bytes of `runs` (offsets from the row's start, ascending, disjoint) of the rows at the
+    /// given offsets. A message a row (d-rdma §3.3 DR-M17).
     ///
     /// # Errors
     /// [`ShapeError::Runs`] for runs out of order, [`ShapeError::Overflow`].
@@ -130,12 +133,12 @@ impl Shape {
         Ok(Self::of(form, Cut::Every(row_bytes), Cut::Every(row_bytes)))
     }
 
-    /// Values of any length: value i is bytes `offsets[i]..offsets[i + 1]` from `data`; all of them, or those of a
-    /// bitmap. A message a value.
+    /// Values of any length: value i is bytes `offsets[i]..offsets[i + 1]` from `data`; all of
+    /// them, or those of a bitmap. A message a value.
     ///
     /// # Errors
-    /// [`ShapeError::Offsets`] when they descend or are missing, [`ShapeError::Selection`] when the bitmap has not
-    /// a bit for each value, [`ShapeError::Overflow`].
+    /// [`ShapeError::Offsets`] when they descend or are missing, [`ShapeError::Selection`] when the
+    /// bitmap has not a bit for each value, [`ShapeError::Overflow`].
     pub fn variable(data: u64, offsets: impl Into<Arc<[u64]>>, rows: Option<&Bitmap>) -> Result<Self, ShapeError> {
         let offsets = offsets.into();
         let width = offsets.windows(2).next().map_or(0, |w| w[1].saturating_sub(w[0]));
@@ -153,10 +156,12 @@ impl Shape {
         set(regions, mask)
     }
 
-    /// The same bytes with elements of `bytes` each: what [`Mask::Rows`] takes of this region at a time.
+    /// The same bytes with elements of `bytes` each: what [`Mask::Rows`] takes of this region at a
+    /// time.
     ///
     /// # Errors
-    /// [`ShapeError::Divide`] when a run is not so many whole elements; values of any length and sets never are.
+    /// [`ShapeError::Divide`] when a run is not so many whole elements; values of any length and
+    /// sets never are.
     pub fn elements_of(self, bytes: u64) -> Result<Self, ShapeError> {
         let odd = |run: u64| bytes == 0 || !run.is_multiple_of(bytes);
         let fault = match &self.form {
@@ -224,8 +229,8 @@ impl Shape {
         self.end
     }
 
-    /// The fragments in message order, each as large as it can be. Under [`Mask::Rows`] each element of each region
-    /// is a fragment of its own.
+    /// The fragments in message order, each as large as it can be. Under [`Mask::Rows`] each
+    /// element of each region is a fragment of its own.
     pub fn fragments(&self) -> Fragments<'_> {
         Fragments::new(Walk::at_byte(self, 0), self.bytes)
     }
@@ -239,7 +244,8 @@ impl Shape {
         Fragments::new(Walk::at_byte(self, range.start), range.end - range.start)
     }
 
-    /// How many fragments [`fragments`](Self::fragments) yields. Constant time but for several bitmapped columns.
+    /// How many fragments [`fragments`](Self::fragments) yields. Constant time but for several
+    /// bitmapped columns.
     pub fn fragment_count(&self) -> u64 {
         match &self.form {
             Form::Contiguous(run) => u64::from(run.len > 0),

@@ -25,8 +25,8 @@ impl Level {
     }
 }
 
-/// A strided region with an element's width and a frequency (d-rdma §3.1 DR-M04): of each `of` elements, `take`
-/// from element `start` on, `count` times.
+/// A strided region with an element's width and a frequency (d-rdma §3.1 DR-M04): of each `of`
+/// elements, `take` from element `start` on, `count` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frequency {
     /// Offset of the first period.
@@ -126,8 +126,8 @@ pub(crate) fn regular(base: u64, levels: &[Level], runs: &[Run]) -> Result<Regul
     Ok(Regular { form: canonical(base, levels, runs)?, period_bytes })
 }
 
-/// The canonical form of checked levels over folded runs of which the first is at 0. A handful of fragments goes by
-/// way of their list, so that whatever describes them meets in one form.
+/// The canonical form of checked levels over folded runs of which the first is at 0. A handful of
+/// fragments goes by way of their list, so that whatever describes them meets in one form.
 pub(crate) fn canonical(base: u64, levels: Vec<Level>, runs: Vec<Run>) -> Result<Form, ShapeError> {
     let form = reduced(base, levels, runs)?;
     let few = match &form {
@@ -201,7 +201,8 @@ fn compress(levels: &mut Vec<Level>, runs: &mut Vec<Run>) {
     }
 }
 
-/// Whether `runs` is its first `block` runs again and again, at one distance. No longer so once `left` comparisons are spent.
+/// Whether `runs` is its first `block` runs again and again, at one distance. No longer so once
+/// `left` comparisons are spent.
 fn repeats(runs: &[Run], block: usize, left: &mut usize) -> bool {
     let step = runs[block].at - runs[0].at;
     runs.len().is_multiple_of(block)
@@ -230,8 +231,8 @@ fn flatten(levels: &mut Vec<Level>) {
     }
 }
 
-/// The canonical form of ranges in the order given: touching neighbours folded, and a stride if the whole list is
-/// one in ascending order.
+/// The canonical form of ranges in the order given: touching neighbours folded, and a stride if the
+/// whole list is one in ascending order.
 pub(crate) fn listed(ranges: Vec<Run>) -> Result<Form, ShapeError> {
     let ascending = ranges.windows(2).all(|w| w[0].at + w[0].len < w[1].at);
     if ranges.len() < 2 || !ascending {
@@ -246,7 +247,8 @@ pub(crate) fn listed(ranges: Vec<Run>) -> Result<Form, ShapeError> {
     }
 }
 
-/// The period of ranges whose periods touch: the last run of one is folded with the first run of the next.
+/// The period of ranges whose periods touch: the last run of one is folded with the first run of
+/// the next.
 fn touching(runs: &[Run], left: &mut usize) -> Option<(Level, Vec<Run>)> {
     let (last, inner) = (runs.len() - 1, runs.first()?.len);
     let blocks = (1..=last / 2).filter(|block| last.is_multiple_of(*block));
@@ -267,7 +269,8 @@ fn touching(runs: &[Run], left: &mut usize) -> Option<(Level, Vec<Run>)> {
 
 /// Fragments up to which a stride is compared by what it lists. As many make a small list.
 pub(crate) const SPELT_MAX: u64 = 32;
-/// Comparisons for each run in search of what repeats: a run with many divisors would be compared hundreds of times.
+/// Comparisons for each run in search of what repeats: a run with many divisors would be compared
+/// hundreds of times.
 const COMPARED_PER_RUN: usize = 16;
 /// Comparisons however few runs there are: all that a hundred runs can take.
 const COMPARED_MIN: usize = 1 << 14;

@@ -1,4 +1,5 @@
-//! Regions that are rows of one table: bitmaps over the same columns, as the destinations of a shuffle have them.
+//! Regions that are rows of one table: bitmaps over the same columns, as the destinations of a
+//! shuffle have them.
 
 use crate::bitmap::Bitmap;
 use crate::bitmapped::{Bitmapped, Column};
@@ -57,7 +58,8 @@ impl<'a> Wanted<'a> {
         if shift == 0 { low } else { low | self.rows.word(index + 1) << (64 - shift) }
     }
 
-    /// Lays its rows over those of the words of the table from `first` on that are `seen`; whether none was there.
+    /// Lays its rows over those of the words of the table from `first` on that are `seen`; whether
+    /// none was there.
     pub(crate) fn lay_over(&self, first: u64, seen: &mut [u64]) -> bool {
         let end = first + seen.len() as u64;
         // Words in which all rows are the bitmap's, and in step with its own.
@@ -88,8 +90,8 @@ impl<'a> Wanted<'a> {
 }
 
 impl<'a> OneTable<'a> {
-    /// Of the shapes that have any bytes; none where one is anything else than bitmapped columns, or has other columns than the
-    /// others, and where no shape has any bytes.
+    /// Of the shapes that have any bytes; none where one is anything else than bitmapped columns,
+    /// or has other columns than the others, and where no shape has any bytes.
     pub fn of(shapes: &[&'a Shape]) -> Option<Self> {
         let full = shapes.iter().filter(|shape| shape.bytes > 0);
         let parts = full
@@ -126,8 +128,9 @@ impl<'a> OneTable<'a> {
         &self.parts
     }
 
-    /// Lines of so many bytes that a stretch of some rows in the middle lies in: those that anybody has something of, and the sum of
-    /// those that each has something of. By bit counts, as if every column began with a line.
+    /// Lines of so many bytes that a stretch of some rows in the middle lies in: those that anybody
+    /// has something of, and the sum of those that each has something of. By bit counts, as if
+    /// every column began with a line.
     pub fn lines(&self, line_bytes: u64, rows: u64) -> (u64, u64) {
         let (from, mut union, mut apart) = (self.rows.saturating_sub(rows) / 2 / 64 * 64, 0, 0);
         for column in &self.columns {

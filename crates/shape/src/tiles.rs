@@ -1,5 +1,6 @@
-//! Row tiles for several destinations at once (d-rdma §3.2, §6 DR-M59): all destinations' messages whose first bytes
-//! lie in one stretch of memory, so that the stretch is read once for all of them.
+//! Row tiles for several destinations at once (d-rdma §3.2, §6 DR-M59): all destinations' messages
+//! whose first bytes lie in one stretch of memory, so that the stretch is read once for all of
+//! them.
 
 use std::ops::Range;
 
@@ -10,9 +11,9 @@ use crate::shape::Shape;
 use crate::walk::Walk;
 
 impl Messages<'_> {
-    /// How many of these messages begin below an address, for kinds whose messages begin in ascending order: by
-    /// arithmetic or bit counts. None for lists, mapped rows, regions one after another, and messages cut
-    /// otherwise than by the rule of the kind.
+    /// How many of these messages begin below an address, for kinds whose messages begin in
+    /// ascending order: by arithmetic or bit counts. None for lists, mapped rows, regions one after
+    /// another, and messages cut otherwise than by the rule of the kind.
     pub fn beginning_below(&self, address: u64) -> Option<u64> {
         let all = begins_below(self.shape(), self.shape().message, address)?;
         let range = self.range();
@@ -75,8 +76,9 @@ pub struct SharedTiles<'a> {
     ranges: Vec<Range<u64>>,
 }
 
-/// Cuts the messages of several destinations into tiles: in each are those that begin (in their first region) within
-/// the same `tile_bytes` of memory. None where a destination's messages do not begin in ascending order.
+/// Cuts the messages of several destinations into tiles: in each are those that begin (in their
+/// first region) within the same `tile_bytes` of memory. None where a destination's messages do not
+/// begin in ascending order.
 ///
 /// # Panics
 /// When `tile_bytes` is 0.
@@ -95,8 +97,8 @@ pub fn shared_tiles<'a>(destinations: &'a [Messages<'a>], tile_bytes: u64) -> Op
 }
 
 impl SharedTiles<'_> {
-    /// The next tile that has messages: those of each destination, counted from its first. Every message is in
-    /// exactly one tile.
+    /// The next tile that has messages: those of each destination, counted from its first. Every
+    /// message is in exactly one tile.
     pub fn next_tile(&mut self) -> Option<&[Range<u64>]> {
         while self.at < self.end || self.left() {
             self.at = self.at.saturating_add(self.tile_bytes);

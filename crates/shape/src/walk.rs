@@ -70,7 +70,8 @@ impl<'a> Walk<'a> {
         self
     }
 
-    /// Whether successive pieces that touch are one fragment: not where each is an element of another region.
+    /// Whether successive pieces that touch are one fragment: not where each is an element of
+    /// another region.
     pub(crate) fn folds(&self) -> bool {
         !matches!(self, Walk::Rows { .. })
     }

@@ -68,8 +68,9 @@ impl Process {
         self.at_kill.lock().unwrap_or_else(|e| e.into_inner()).push(Box::new(done));
     }
 
-    /// Its thread that comes to the marked point `what` as the `number`-th from now on stays there until the
-    /// process is killed: a thread that sleeps at the worst of times, and a crash before it wakes.
+    /// Its thread that comes to the marked point `what` as the `number`-th from now on stays there
+    /// until the process is killed. That is a thread that sleeps at the worst of times, and a crash
+    /// before it wakes.
     pub fn stay_at(&self, what: &'static str, number: u64) {
         self.world.scheduler.stay_at(self.number, what, number);
     }

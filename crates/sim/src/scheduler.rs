@@ -25,7 +25,8 @@ pub(crate) struct Scheduler {
     passed: AtomicU64,
     /// How often its time was asked for since the last change of hands.
     asked: AtomicU32,
-    /// The processor that all threads run on: handing over within one costs a tenth of waking another.
+    /// The processor that all threads run on: handing over within one costs a tenth of waking
+    /// another.
     processor: CpuSet,
     state: Mutex<State>,
     /// The world has come to its end.

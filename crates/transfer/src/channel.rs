@@ -35,8 +35,8 @@ pub struct Message {
     range: Range<usize>,
 }
 
-/// Messages that arrived together, to be looked at one after another without a step for each; hand them back with
-/// [`Channel::recycle_batch`].
+/// Messages that arrived together, to be looked at one after another without a step for each; hand
+/// them back with [`Channel::recycle_batch`].
 #[derive(Debug)]
 pub struct Batch {
     buffer: Buffer,
@@ -127,9 +127,10 @@ impl Channel {
         &self.peer
     }
 
-    /// Plans the sending of a shape of `buffer`, whose messages arrive one by one. Where prices are known of two distances, it
-    /// goes by how far the peer's processor was found to be while something was sent. A shape that is declared again and again
-    /// keeps its plan, and is known at once when it is the same `Arc`.
+    /// Plans the sending of a shape of `buffer`, whose messages arrive one by one. Where prices are
+    /// known of two distances, it goes by how far the peer's processor was found to be while
+    /// something was sent. A shape that is declared again and again keeps its plan, and is known at
+    /// once when it is the same `Arc`.
     ///
     /// # Errors
     /// When the shape does not lie in the buffer, when a message is longer than a buffer, or when
@@ -142,8 +143,8 @@ impl Channel {
         Ok(Declared { region, plan, request_bytes_max, prices: self.sending.prices().clone() })
     }
 
-    /// Sends what was declared in the way that was planned. The memory stays untouched and held until its
-    /// messages have arrived; this call waits only for room.
+    /// Sends what was declared in the way that was planned. The memory stays untouched and held
+    /// until its messages have arrived; this call waits only for room.
     ///
     /// # Errors
     /// When the connection has ended. At the deadline [`Error::Unsent`] when not all of it found
@@ -163,8 +164,8 @@ impl Channel {
     /// The next message.
     ///
     /// # Errors
-    /// [`VerbsError::TimedOut`], or [`VerbsError::Ended`] when the connection has ended or the peer does not keep to
-    /// the format of [declared messages](overside_verbs::declared::bundle).
+    /// [`VerbsError::TimedOut`], or [`VerbsError::Ended`] when the connection has ended or the peer
+    /// does not keep to the format of [declared messages](overside_verbs::declared::bundle).
     pub fn receive(&mut self, within: Duration) -> Result<Message, Error> {
         let mut deadline = Deadline::within(within);
         loop {
@@ -192,7 +193,8 @@ impl Channel {
     /// The messages that arrived together next.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive); and when single ones of them were taken already: take the others likewise.
+    /// As [`receive`](Self::receive); and when single ones of them were taken already: take the
+    /// others likewise.
     pub fn receive_batch(&mut self, within: Duration) -> Result<Batch, Error> {
         self.fill(&mut Deadline::within(within))?;
         match self.arrived.pop_front() {
@@ -205,7 +207,8 @@ impl Channel {
         }
     }
 
-    /// Lets a message's buffer be received into again, once all messages that lie in it are handed back.
+    /// Lets a message's buffer be received into again, once all messages that lie in it are handed
+    /// back.
     ///
     /// # Errors
     /// When the connection has ended.

@@ -16,11 +16,12 @@ pub(crate) struct Limits {
     pub(crate) gather_from: u64,
 }
 
-/// Collects the fragments of the next request into `runs`, folded across messages (d-rdma §4.1 DR-M28); returns
-/// how many whole messages they are, or none when the first alone has too many entries.
+/// Collects the fragments of the next request into `runs`, folded across messages (d-rdma §4.1
+/// DR-M28); returns how many whole messages they are, or none when the first alone has too many
+/// entries.
 ///
-/// Greedy: as many messages as fit. A shorter stretch of messages fits wherever a longer one does, so no other
-/// division needs fewer requests.
+/// Greedy: as many messages as fit. A shorter stretch of messages fits wherever a longer one does,
+/// so no other division needs fewer requests.
 pub(crate) fn by_entries(messages: &Messages<'_>, limits: &Limits, runs: &mut Vec<Run>) -> Option<u64> {
     runs.clear();
     let slice = first(messages, limits.bytes_max);

@@ -66,7 +66,8 @@ impl Builder {
         Self { domain: Some(domain), ..self }
     }
 
-    /// How large the completion queue and its queue pairs are. No shared receives unless said otherwise.
+    /// How large the completion queue and its queue pairs are. No shared receives unless said
+    /// otherwise.
     #[must_use]
     pub fn port(self, port: PortOptions) -> Self {
         Self { port, ..self }
@@ -231,7 +232,8 @@ impl Endpoint {
         self.queue.attach(link)
     }
 
-    /// Closes a queue pair; what is pending on it completes in later polls. How it ended is forgotten.
+    /// Closes a queue pair; what is pending on it completes in later polls. How it ended is
+    /// forgotten.
     pub fn close(&mut self, queue_pair: QueuePair) {
         self.queue.close(queue_pair);
         self.ends.retain(|ended| ended.queue_pair != queue_pair);

@@ -18,9 +18,11 @@ pub struct RingOptions {
     pub count: usize,
     /// How many are posted at once. With few, the same few buffers stay in the cache.
     pub posted_max: usize,
-    /// How many come back before any is posted again: telling the sender of each one costs both ends.
+    /// How many come back before any is posted again: telling the sender of each one costs both
+    /// ends.
     pub repost: usize,
-    /// Whether a message that its sender lends comes as a loan; else it is copied as all others are.
+    /// Whether a message that its sender lends comes as a loan; else it is copied as all others
+    /// are.
     pub loans: bool,
     /// Whether each page is written first, so that no message meets a page that is not there yet.
     pub touched: bool,
@@ -93,7 +95,8 @@ impl Ring {
         self.posted
     }
 
-    /// Counts a receive that has completed; its buffer is the caller's until it is [`put`](Self::put) back.
+    /// Counts a receive that has completed; its buffer is the caller's until it is
+    /// [`put`](Self::put) back.
     #[inline]
     pub fn completed(&mut self) {
         self.posted = self.posted.saturating_sub(1);

@@ -15,7 +15,8 @@ use crate::options::{Buffers, Options};
 use crate::sending::{Rest, Sending};
 use crate::shared::{Balance, Destination, SharedSend, SharedTerms, Sharing};
 
-/// Connections to several listeners, for shuffles: every destination's rows in one pass over the table.
+/// Connections to several listeners, for shuffles: every destination's rows in one pass over the
+/// table.
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
@@ -72,7 +73,8 @@ impl Scatter {
         Ok(Scatter { sending, balance: Balance::Equal, sharing: Sharing::Refused })
     }
 
-    /// Whether destinations may have different numbers of elements: as many each, unless said otherwise.
+    /// Whether destinations may have different numbers of elements: as many each, unless said
+    /// otherwise.
     pub fn set_balance(&mut self, balance: Balance) {
         self.balance = balance;
     }
@@ -82,13 +84,14 @@ impl Scatter {
         self.sharing = sharing;
     }
 
-    /// Sends each destination its shape of the common memory, which is read once, tile by tile. The messages are
-    /// those that separate sends would bring. Waits for room, not until they have arrived. Returns
-    /// each destination's plan.
+    /// Sends each destination its shape of the common memory, which is read once, tile by tile. The
+    /// messages are those that separate sends would bring. Waits for room, not until they have
+    /// arrived. Returns each destination's plan.
     ///
     /// # Errors
-    /// Nothing is sent when there are not as many shapes as destinations, a shape leaves the memory, or two have a
-    /// byte in common or different numbers of elements that are not allowed to. When a connection has ended. At the deadline as [`Channel::send`](crate::Channel::send).
+    /// Nothing is sent when there are not as many shapes as destinations, a shape leaves the
+    /// memory, or two have a byte in common or different numbers of elements that are not allowed
+    /// to. When a connection has ended. At the deadline as [`Channel::send`](crate::Channel::send).
     pub fn send(
         &mut self,
         memory: &Arc<Buffer>,

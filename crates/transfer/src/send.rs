@@ -14,11 +14,11 @@ use overside_verbs::{CompletionQueue, QueuePair, VerbsError, WorkRequest};
 use crate::cut::{Limits, by_entries};
 use crate::error::{DeclareError, Error};
 
-/// A region on its way. Nothing blocks: what finds no room in the queue or no transmit buffer is posted by a later
-/// [`post`](DeclaredSend::post).
+/// A region on its way. Nothing blocks: what finds no room in the queue or no transmit buffer is
+/// posted by a later [`post`](DeclaredSend::post).
 ///
-/// Its last request carries the caller's number and is signalled; those before it report failures only. A region
-/// without messages posts nothing, so nothing of it is reported.
+/// Its last request carries the caller's number and is signalled; those before it report failures
+/// only. A region without messages posts nothing, so nothing of it is reported.
 #[derive(Debug)]
 pub struct DeclaredSend {
     id: u64,
@@ -39,7 +39,8 @@ pub struct DeclaredSend {
     runs: Vec<Run>,
 }
 
-/// A transmit buffer that is being filled. Tiles do not cut requests: what is posted is as long as it would be without.
+/// A transmit buffer that is being filled. Tiles do not cut requests: what is posted is as long as
+/// it would be without.
 #[derive(Debug)]
 struct Open {
     buffer: Option<Buffer>,
@@ -79,9 +80,9 @@ pub(crate) enum Advance {
 }
 
 impl DeclaredSend {
-    /// Sends `region` as `plan` says; without a plan it is gathered as it lies, and what has too many
-    /// fragments for a gather list is packed. No request is longer than `request_bytes_max`, which the receiver's
-    /// buffers must hold.
+    /// Sends `region` as `plan` says; without a plan it is gathered as it lies, and what has too
+    /// many fragments for a gather list is packed. No request is longer than `request_bytes_max`,
+    /// which the receiver's buffers must hold.
     ///
     /// # Errors
     /// [`DeclareError::Plan`] when a message is longer.
@@ -147,8 +148,9 @@ impl DeclaredSend {
         Ok(())
     }
 
-    /// Posts what was released, as far as the queue and the pool allow. With `several`, fewer than [`AT_ONCE`] requests
-    /// wait for those of later tiles, so that a peer is woken once for several.
+    /// Posts what was released, as far as the queue and the pool allow. With `several`, fewer than
+    /// [`AT_ONCE`] requests wait for those of later tiles, so that a peer is woken once for
+    /// several.
     pub(crate) fn advance(
         &mut self,
         queue: &mut CompletionQueue,
@@ -206,8 +208,8 @@ impl DeclaredSend {
         self.waiting.push_back(if last { request } else { request.prompt() });
     }
 
-    /// Makes the next request, which begins with the first message that is in none; false while there is no transmit buffer
-    /// for it.
+    /// Makes the next request, which begins with the first message that is in none; false while
+    /// there is no transmit buffer for it.
     fn prepare(&mut self, pool: &Pool) -> bool {
         let shape = self.region.shape().clone();
         let all = shape.messages();
@@ -235,18 +237,21 @@ impl DeclaredSend {
         true
     }
 
-    /// For packing what was released bit by bit, where it is packed and its messages are of one length.
+    /// For packing what was released bit by bit, where it is packed and its messages are of one
+    /// length.
     pub(crate) fn packer<'a>(&self, memory: &'a Buffer, shape: &'a Shape) -> Option<Packer<'a>> {
         let released = self.next..self.until;
         self.fills().then(|| Packer::new(memory, shape.messages().slice(released)).ok().flatten()).flatten()
     }
 
-    /// Whether it is packed and its messages are of one length: requests are filled stretch by stretch then.
+    /// Whether it is packed and its messages are of one length: requests are filled stretch by
+    /// stretch then.
     pub(crate) fn fills(&self) -> bool {
         self.way == Way::Copy && matches!(Framing::of(&self.region.shape().messages()), Framing::Uniform(_))
     }
 
-    /// Packs a stretch of what `packer` has left into the buffer in hand, or into a new one; false when there is none.
+    /// Packs a stretch of what `packer` has left into the buffer in hand, or into a new one; false
+    /// when there is none.
     pub(crate) fn fill(&mut self, packer: &mut Packer<'_>, pool: &Pool) -> bool {
         let Some(room) = self.room(pool) else { return false };
         match packer.stretch(room) {
@@ -256,7 +261,8 @@ impl DeclaredSend {
         true
     }
 
-    /// Where the next messages go, in the buffer in hand or a new one; none when there is no buffer. There is a message left.
+    /// Where the next messages go, in the buffer in hand or a new one; none when there is no
+    /// buffer. There is a message left.
     pub(crate) fn room(&mut self, pool: &Pool) -> Option<&mut [u8]> {
         let shape = self.region.shape();
         let all = shape.messages();
@@ -322,7 +328,8 @@ impl DeclaredSend {
         Some((rest.count(), framed(WorkRequest::send_inline(self.id, &bytes), rest)))
     }
 
-    /// The fragments in `runs`: long ones from where they lie, short ones and lengths in front from a buffer.
+    /// The fragments in `runs`: long ones from where they lie, short ones and lengths in front from
+    /// a buffer.
     fn gathered(&self, slice: &Messages<'_>, pool: &Pool) -> Option<WorkRequest> {
         let memory = self.region.memory();
         let (framing, gather_from) = (Framing::of(slice), self.limits.gather_from);
@@ -364,8 +371,8 @@ impl DeclaredSend {
         }
     }
 
-    /// Posts as much of it to `qp` as the queue and the pool take now; true once all is posted. Otherwise poll, then
-    /// call it again.
+    /// Posts as much of it to `qp` as the queue and the pool take now; true once all is posted.
+    /// Otherwise poll, then call it again.
     ///
     /// # Errors
     /// [`DeclareError::Pool`] when the pool's buffers are shorter than a request may be; else as

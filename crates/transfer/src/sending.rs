@@ -17,7 +17,8 @@ use crate::options::{Buffers, Options};
 use crate::send::DeclaredSend;
 use crate::shared::SharedSend;
 
-/// One side of connections that sends regions: what a [`Channel`](crate::Channel) and a [`Scatter`](crate::Scatter) are both.
+/// One side of connections that sends regions: what a [`Channel`](crate::Channel) and a
+/// [`Scatter`](crate::Scatter) are both.
 #[derive(Debug)]
 pub struct Sending {
     pub(crate) endpoint: Endpoint,
@@ -165,7 +166,8 @@ impl Sending {
         Ok(self.plans.borrow_mut().plan(self.planner(), shape, &self.terms)?.clone())
     }
 
-    /// Asks every now and then how far the peer's processor is, by which plans are priced; before each send to it.
+    /// Asks every now and then how far the peer's processor is, by which plans are priced; before
+    /// each send to it.
     #[inline]
     pub(crate) fn look_how_far(&mut self) {
         match self.until_asked.checked_sub(1) {
@@ -187,8 +189,8 @@ impl Sending {
         }
     }
 
-    /// Posts a send, as far as there is room before the deadline. The messages for these destinations
-    /// count as missing until they are reported.
+    /// Posts a send, as far as there is room before the deadline. The messages for these
+    /// destinations count as missing until they are reported.
     pub(crate) fn send(
         &mut self,
         send: Rest,
@@ -343,7 +345,8 @@ impl Drop for Sending {
     }
 }
 
-/// Sends between two questions how far the peer is: one reads the clock for some tens of polls, and what moves is moved every few seconds.
+/// Sends between two questions how far the peer is: one reads the clock for some tens of polls, and
+/// what moves is moved every few seconds.
 const ASKED_EVERY: u32 = 63;
 /// What a plan says of prices that nobody measured.
 const DEFAULT_PRICES: &str = "the provider's own, not measured here";

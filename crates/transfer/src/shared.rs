@@ -1,11 +1,13 @@
-//! One post of several regions for several destinations (d-rdma §3.2 DR-M15; as a verb that takes queue pairs, §6 DR-M58).
+//! One post of several regions for several destinations (d-rdma §3.2 DR-M15; as a verb that takes
+//! queue pairs, §6 DR-M58).
 //!
-//! A shuffle sends every row of a table somewhere, and each destination's rows lie scattered between the
-//! others'. Sent one destination after another, the table is read as often as there are destinations, since each has
-//! something in nearly every cache line. Here all are sent tile by tile: a tile of rows, small enough to stay in the
-//! cache, is packed for every destination before the next one is touched, so the table is read once. What
-//! arrives are the messages that separate sends would have brought. Destinations have no byte in common unless
-//! [`Sharing::Allowed`] says that they may.
+//! A shuffle sends every row of a table somewhere, and each destination's rows lie scattered
+//! between the others'. Sent one destination after another, the table is read as often as there are
+//! destinations, since each has something in nearly every cache line. Here all are sent tile by
+//! tile: a tile of rows, small enough to stay in the cache, is packed for every destination before
+//! the next one is touched, so the table is read once. What arrives are the messages that separate
+//! sends would have brought. Destinations have no byte in common unless [`Sharing::Allowed`] says
+//! that they may.
 
 use std::sync::Arc;
 
@@ -25,8 +27,8 @@ use crate::send::{Advance, DeclaredSend};
 pub struct Destination {
     /// The queue pair to it.
     pub queue_pair: QueuePair,
-    /// The caller's number, reported when everything for this destination has arrived; never when its region has no
-    /// message.
+    /// The caller's number, reported when everything for this destination has arrived; never when
+    /// its region has no message.
     pub id: u64,
     /// Its bytes of the common memory.
     pub shape: Arc<Shape>,
@@ -48,8 +50,8 @@ pub enum Sharing {
     /// Each byte goes to one destination, as in a shuffle: what is in two by mistake is refused.
     #[default]
     Refused,
-    /// Rows go to as many destinations as want them, as where they are replicated or broadcast (d-rdma §6 DR-M59). A table whose
-    /// destinations have no row in common is dealt all the same.
+    /// Rows go to as many destinations as want them, as where they are replicated or broadcast
+    /// (d-rdma §6 DR-M59). A table whose destinations have no row in common is dealt all the same.
     Allowed,
 }
 
@@ -77,7 +79,8 @@ impl Default for SharedTerms {
     }
 }
 
-/// Regions of one memory on their way to several destinations. Nothing blocks, as with [`DeclaredSend`].
+/// Regions of one memory on their way to several destinations. Nothing blocks, as with
+/// [`DeclaredSend`].
 #[derive(Debug)]
 pub struct SharedSend {
     parts: Vec<Part>,
@@ -89,7 +92,8 @@ pub struct SharedSend {
     /// Addresses of first fragments, from the lowest to the highest.
     axis: (u64, u64),
     shares: bool,
-    /// The first row that is not dealt, where all are rows of one table that one pass over it packs for everybody.
+    /// The first row that is not dealt, where all are rows of one table that one pass over it packs
+    /// for everybody.
     dealt: Option<u64>,
 }
 
@@ -102,12 +106,13 @@ struct Part {
 }
 
 impl SharedSend {
-    /// Declares what each destination gets of `memory`, and plans it with a planner; without one, everything is gathered
-    /// as far as gather lists reach.
+    /// Declares what each destination gets of `memory`, and plans it with a planner; without one,
+    /// everything is gathered as far as gather lists reach.
     ///
     /// # Errors
-    /// [`DeclareError`], naming the destination, for regions that leave the memory, for those that overlap or have different
-    /// numbers of elements where the terms do not allow it, and for messages longer than a request.
+    /// [`DeclareError`], naming the destination, for regions that leave the memory, for those that
+    /// overlap or have different numbers of elements where the terms do not allow it, and for
+    /// messages longer than a request.
     pub fn new(
         memory: &Arc<Buffer>,
         destinations: &[Destination],
@@ -150,7 +155,8 @@ impl SharedSend {
         self.tiles
     }
 
-    /// Whether destinations have bytes in the same cache lines, so that reading a tile once serves several.
+    /// Whether destinations have bytes in the same cache lines, so that reading a tile once serves
+    /// several.
     pub fn shares(&self) -> bool {
         self.shares
     }
@@ -181,8 +187,9 @@ impl SharedSend {
         self.released = true;
     }
 
-    /// Posts as much of it as queues and pool take now; true once all is posted. Otherwise poll, then
-    /// call it again. A destination that takes nothing holds up the others at the end of its tile.
+    /// Posts as much of it as queues and pool take now; true once all is posted. Otherwise poll,
+    /// then call it again. A destination that takes nothing holds up the others at the end of its
+    /// tile.
     ///
     /// # Errors
     /// As [`DeclaredSend::post`], of the first destination that fails.
@@ -219,8 +226,9 @@ impl SharedSend {
         Ok(true)
     }
 
-    /// Packs rows from `row` on for everybody in one pass, as far as there are buffers; true once all is posted. Where buffers are so few
-    /// that the next row's destination never gets one, the rest is left to the tiles, which go on destination by destination.
+    /// Packs rows from `row` on for everybody in one pass, as far as there are buffers; true once
+    /// all is posted. Where buffers are so few that the next row's destination never gets one, the
+    /// rest is left to the tiles, which go on destination by destination.
     fn deal(&mut self, queue: &mut CompletionQueue, row: u64, pool: &Pool) -> Result<bool, VerbsError> {
         let regions: Vec<Region> = wanting(&self.parts).map(|part| part.send.region().clone()).collect();
         let Some(mut dealer) = dealer(&regions) else { unreachable!("regions do not change") };
@@ -259,8 +267,8 @@ impl SharedSend {
         Ok(all)
     }
 
-    /// Packs the tile stretch by stretch, each for everybody, so that it is read from the nearest cache by all but the first;
-    /// as far as there are buffers.
+    /// Packs the tile stretch by stretch, each for everybody, so that it is read from the nearest
+    /// cache by all but the first; as far as there are buffers.
     fn pack_in_turn(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<(), VerbsError> {
         let Some(memory) = self.parts.first().map(|part| part.send.region().memory().clone()) else { return Ok(()) };
         let shapes: Vec<Arc<Shape>> = self.parts.iter().map(|part| part.send.region().shape().clone()).collect();
@@ -284,8 +292,8 @@ impl SharedSend {
         Ok(())
     }
 
-    /// What holds transmit buffers goes, so that they come back: requests that wait for company and, where no other
-    /// buffer is on its way, those that are being filled.
+    /// What holds transmit buffers goes, so that they come back: requests that wait for company
+    /// and, where no other buffer is on its way, those that are being filled.
     fn give_up_buffers(&mut self, queue: &mut CompletionQueue, pool: &Pool) -> Result<(), VerbsError> {
         let mut on_their_way = false;
         for part in &mut self.parts {
@@ -313,8 +321,9 @@ fn wanting(parts: &[Part]) -> impl Iterator<Item = &Part> {
     parts.iter().filter(|part| part.wants())
 }
 
-/// How many requests of a destination are posted together. Most of what a shared send costs beside its bytes is waking receivers, so they
-/// are as many as may be while others of a destination's share of the pool are on their way back.
+/// How many requests of a destination are posted together. Most of what a shared send costs beside
+/// its bytes is waking receivers, so they are as many as may be while others of a destination's
+/// share of the pool are on their way back.
 fn together(pool: &Pool, destinations: usize) -> usize {
     (pool.capacity() * 2 / (3 * destinations.max(1))).clamp(1, TOGETHER_MAX)
 }
@@ -325,7 +334,8 @@ fn dealer(regions: &[Region]) -> Option<Dealer<'_>> {
     Dealer::new(regions.first()?.memory(), &shapes).ok().flatten()
 }
 
-/// A plan for each region: for all of them at once, if they lie in the same cache lines. `apart`: no two have a byte in common.
+/// A plan for each region: for all of them at once, if they lie in the same cache lines. `apart`:
+/// no two have a byte in common.
 fn planned(
     planner: &Planner,
     regions: &[Region],
@@ -391,9 +401,10 @@ fn address(messages: &Messages<'_>, index: u64) -> Option<u64> {
     messages.message(index).next().map(|run| run.at)
 }
 
-/// How many of a destination's messages belong to the first `tile` of `tiles` tiles: those whose first byte lies
-/// before the tile's end. For kinds that cannot tell, where messages are spread evenly the first guess is right; else a
-/// few steps of bisection follow. A boundary a little off costs a few lines read twice and nothing else.
+/// How many of a destination's messages belong to the first `tile` of `tiles` tiles: those whose
+/// first byte lies before the tile's end. For kinds that cannot tell, where messages are spread
+/// evenly the first guess is right; else a few steps of bisection follow. A boundary a little off
+/// costs a few lines read twice and nothing else.
 fn boundary(messages: &Messages<'_>, tile: u64, tiles: u64, axis: (u64, u64)) -> u64 {
     let share = |of: u64| (u128::from(of) * u128::from(tile) / u128::from(tiles)) as u64;
     let end = axis.0 + share(axis.1 - axis.0);
@@ -422,8 +433,8 @@ fn boundary(messages: &Messages<'_>, tile: u64, tiles: u64, axis: (u64, u64)) ->
     guess
 }
 
-/// Whether reading the lines of all destinations at once saves a good part of reading them one by one: looked at in
-/// the middle of the axis, over the address-merged union (d-rdma §4.1 DR-M32).
+/// Whether reading the lines of all destinations at once saves a good part of reading them one by
+/// one: looked at in the middle of the axis, over the address-merged union (d-rdma §4.1 DR-M32).
 fn shares_lines(regions: &[Region], tiles: u64) -> bool {
     let shapes: Vec<&Shape> = regions.iter().map(|region| &**region.shape()).collect();
     // Rows of one table are looked at by their bits: walking some hundred fragments of each takes longer than a small table takes to send.
@@ -465,7 +476,8 @@ fn merge(ranges: &mut Vec<(u64, u64)>) -> u64 {
     ranges.iter().map(|(from, to)| to - from).sum()
 }
 
-/// A quarter of the second-level cache of anything that runs this: the packed bytes lie in it as well.
+/// A quarter of the second-level cache of anything that runs this: the packed bytes lie in it as
+/// well.
 const TILE_BYTES: u64 = 256 << 10;
 /// How many times longer tiles are where all destinations are packed in turn.
 const STRETCHED: u64 = 4;

@@ -1,5 +1,5 @@
-//! Accepting connections, many half-open ones side by side, each with a deadline: what the listeners of all providers do
-//! alike. What they do differently stands behind [`Door`].
+//! Accepting connections, many half-open ones side by side, each with a deadline: what the
+//! listeners of all providers do alike. What they do differently stands behind [`Door`].
 //!
 //! Half-open connections are of two stages, those that said nothing yet and those that have
 //! greeted. Each stage has places of its own, and a source that has too many makes room
@@ -291,8 +291,8 @@ impl<D: Door> Listener for Acceptor<D> {
 }
 
 impl<D: Door> Drop for Acceptor<D> {
-    /// Closes whoever was not admitted yet by way of the door, which knows what may lie in a socket that
-    /// nobody read: the system would close that where the listening socket is closed, and wait for it.
+    /// Closes connections that were not admitted yet by way of the door, which knows what may lie
+    /// in an unread socket. The system would close that with the listening socket, and wait for it.
     fn drop(&mut self) {
         if self.door.check().is_err() || rustix::net::shutdown(&self.socket, Shutdown::Read).is_err() {
             return;

@@ -79,7 +79,8 @@ impl VerbsError {
         Self::Ended { status, reason: status.to_string() }
     }
 
-    /// A thread could not be started: it counts as a process, and its stack takes room in the address space.
+    /// A thread could not be started: it counts as a process, and its stack takes room in the
+    /// address space.
     pub fn no_thread(reason: &std::io::Error) -> Self {
         let help =
             "free memory, or raise the limit of memory or of processes (ulimit -v, ulimit -u, or the control group's)";

@@ -31,8 +31,8 @@ impl Instance {
         Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), fork, process: rustix::process::getpid() })
     }
 
-    /// Whether this process is a child that inherited the provider: its locks may be held by threads
-    /// that the child does not have.
+    /// Whether this process is a child that inherited the provider: its locks may be held by
+    /// threads that the child does not have.
     #[inline]
     pub fn inherited(&self) -> bool {
         match &self.fork {

@@ -38,7 +38,8 @@ pub trait Lender: fmt::Debug + Send + Sync {
     /// The loan of that number has ended. Called once for each; never waits.
     fn take_back(&self, number: u64);
 
-    /// After that, what the loan was kept in: a lender that hands it to [`Loan::again`] need not allocate for every message.
+    /// After that, what the loan was kept in: a lender that hands it to [`Loan::again`] need not
+    /// allocate for every message.
     fn keep(&self, _spare: SpareLoan) {}
 }
 
@@ -102,7 +103,8 @@ impl Loan {
 }
 
 impl Drop for Loan {
-    /// Nothing is sound because of it: a loan that is forgotten stays out until the connection ends.
+    /// Nothing is sound because of it: a loan that is forgotten stays out until the connection
+    /// ends.
     fn drop(&mut self) {
         let Some(mut memory) = self.0.take() else { return };
         let Some(lender) = memory.lender.take() else { return };

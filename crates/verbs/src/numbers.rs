@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by small integers that need no protection from whoever chooses them: ours, or a peer's that only
-/// slows itself down.
+/// A map by small integers that need no protection from whoever chooses them: ours, or a peer's
+/// that only slows itself down.
 pub type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
 
 /// Multiplies: enough for small integers.

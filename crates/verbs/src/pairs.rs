@@ -103,8 +103,8 @@ impl Reports {
     }
 }
 
-/// Posts one request after another by `post`, which says false where there is no room for now. Returns as
-/// [`Port::post`](crate::Port::post).
+/// Posts one request after another by `post`, which says false where there is no room for now.
+/// Returns as [`Port::post`](crate::Port::post).
 #[inline]
 pub fn post_each<'a>(
     batch: &[RawRequest<'a>],

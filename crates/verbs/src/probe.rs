@@ -1,9 +1,10 @@
 //! Drives a port without a completion queue in between, for whoever tests a provider.
 //!
-//! A [`CompletionQueue`](crate::CompletionQueue) would mask what a broken provider does: it drops reports of
-//! requests that it does not know, cuts lengths, infers order. A [`Probe`] shows them as they are, and stays safe:
-//! every byte that a request names lies in an [`Area`], which gives copies only (as a [`Window`](overside_memory::Window)
-//! does), is never unmapped while a request names it, and refuses writes to what a port may be reading.
+//! A [`CompletionQueue`](crate::CompletionQueue) would mask what a broken provider does: it drops
+//! reports of requests that it does not know, cuts lengths, infers order. A [`Probe`] shows them as
+//! they are, and stays safe: every byte that a request names lies in an [`Area`]. It gives copies
+//! only (as a [`Window`](overside_memory::Window) does), is never unmapped while a request names
+//! it, and refuses writes to what a port may be reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -393,7 +394,8 @@ impl Probe {
         earlier.into_iter().chain([number]).for_each(|number| self.finish(number));
     }
 
-    /// A SEND was lent: earlier unsignalled ones have completed, and no later completion speaks for it.
+    /// A SEND was lent: earlier unsignalled ones have completed, and no later completion speaks for
+    /// it.
     fn lent(&mut self, slot: u32) {
         let Some((number, flight)) = self.flights.iter_mut().find(|(_, flight)| flight.slot == slot) else { return };
         let (number, sent_on) = (*number, flight.sent_on.take());

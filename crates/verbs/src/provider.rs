@@ -21,17 +21,19 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Limits and promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// What things cost before anything was measured; calibrating is for whoever has two ports to measure with.
+    /// What things cost before anything was measured; calibrating is for whoever has two ports to
+    /// measure with.
     fn profile(&self) -> Profile;
 
-    /// Told what things were found to cost: for what a provider decides by itself below its ports (sentence **learn** of
-    /// [`port`](crate::port)). Whether there is any such thing, hence whether it is worth measuring. Ports that are open heed it too.
+    /// Told what things were found to cost: for what a provider decides by itself below its ports
+    /// (sentence **learn** of [`port`](crate::port)). Whether there is any such thing, hence
+    /// whether it is worth measuring. Ports that are open heed it too.
     fn learn(&self, _prices: &Profile) -> bool {
         false
     }
 
-    /// Where its ports, and whatever stands on it, take time, sleep and chance from: the system's clock
-    /// unless the provider says otherwise.
+    /// Where its ports, and whatever stands on it, take time, sleep and chance from: the system's
+    /// clock unless the provider says otherwise.
     fn clock(&self) -> Arc<dyn Clock> {
         SystemClock::handle()
     }
@@ -42,14 +44,16 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// When the device has no more of them.
     fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError>;
 
-    /// Makes memory usable in `domain` until [`deregister`](Self::deregister). The region keeps the memory.
+    /// Makes memory usable in `domain` until [`deregister`](Self::deregister). The region keeps the
+    /// memory.
     ///
     /// # Errors
     /// [`VerbsError::Unsupported`] for an access that this memory or provider does not allow.
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError>;
 
-    /// Ends a registration. Deferred and batched: what is in flight still completes, ports and peers forget
-    /// the memory as they progress, and those that sleep are woken for it. Dropping a region without this leaves it registered.
+    /// Ends a registration. Deferred and batched: what is in flight still completes, ports and
+    /// peers forget the memory as they progress, and those that sleep are woken for it. Dropping a
+    /// region without this leaves it registered.
     ///
     /// # Errors
     /// When the region is not this provider's.
@@ -61,7 +65,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// [`VerbsError::Address`] when the name is taken or malformed.
     fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError>;
 
-    /// Connects and shakes hands; the queue pair is made by attaching the link to a completion queue.
+    /// Connects and shakes hands; the queue pair is made by attaching the link to a completion
+    /// queue.
     ///
     /// # Errors
     /// [`VerbsError::Unreachable`], [`VerbsError::Handshake`], [`VerbsError::TimedOut`].
@@ -145,12 +150,14 @@ pub struct PortOptions {
     pub sges: usize,
     /// Receives in the shared receive queue.
     pub shared_receives: usize,
-    /// Completed sends wake a sleeper once they are half of those that a queue pair had in flight, instead of at the first, and of
-    /// lent ones those that are back: for a sender that keeps many in flight and has nothing to do before. A hint: a provider may
-    /// wake earlier, and everything else wakes at once (sentence **half** of [`port`](crate::port)).
+    /// Completed sends wake a sleeper once they are half of those that a queue pair had in flight,
+    /// instead of at the first. Of lent ones those count that are back. For a sender that keeps
+    /// many in flight and has nothing to do before. A hint: a provider may wake earlier, and
+    /// everything else wakes at once (sentence **half** of [`port`](crate::port)).
     pub wake_at_half: bool,
-    /// Peers may send regions ([`RawWork::SendRegion`](crate::port::RawWork)): this end carries out what they describe. Unless it is said,
-    /// a peer that sends one is disconnected: a protocol that has none need not vouch for what they cost.
+    /// Peers may send regions ([`RawWork::SendRegion`](crate::port::RawWork)): this end carries out
+    /// what they describe. Unless it is said, a peer that sends one is disconnected: a protocol
+    /// that has none need not vouch for what they cost.
     pub regions: bool,
 }
 

@@ -22,12 +22,14 @@ use crate::work::{QueuePair, WorkCompletion, WorkRequest};
 /// A completion queue with its queue pairs. One owner; `Send`, so it may live on any thread.
 ///
 /// It keeps every hold and buffer until the provider reports the completion. Dropping it closes the
-/// queue pairs, waits up to a second for what is in flight, and leaks the rest: it never frees early.
+/// queue pairs, waits up to a second for what is in flight, and leaks the rest: it never frees
+/// early.
 pub struct CompletionQueue {
     port: Option<Box<dyn Port>>,
     /// The port's.
     clock: Arc<dyn Clock>,
-    /// Freed at one place alone, once the port has let go of all of it: whatever panics before, it stays.
+    /// Freed at one place alone, once the port has let go of all of it: whatever panics before, it
+    /// stays.
     slots: ManuallyDrop<Slots>,
     pairs: QueuePairs,
     signal_every: usize,
@@ -60,20 +62,22 @@ impl CompletionQueue {
         }
     }
 
-    /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps, at most: where polling brings nothing it sleeps sooner.
+    /// How long [`poll_wait`](Self::poll_wait) polls before it sleeps, at most: where polling
+    /// brings nothing it sleeps sooner.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = Spin::new(spin);
     }
 
-    /// How many completions one [`poll`](Self::poll) takes at most (32 unless set). Where the receiver
-    /// moves the bytes, a small batch finds them in the nearest cache when it looks at them.
+    /// How many completions one [`poll`](Self::poll) takes at most (32 unless set). Where the
+    /// receiver moves the bytes, a small batch finds them in the nearest cache when it looks at
+    /// them.
     pub fn set_batch(&mut self, completions: usize) {
         self.raw = vec![RawCompletion::NONE; completions.max(1)];
     }
 
-    /// How many unsignalled requests of a queue pair go by before the queue asks for a report itself (16 unless set, and at
-    /// most); their holds end with it. Whoever shares few transmit buffers among many queue pairs sets less, or all
-    /// buffers may rest in silent requests.
+    /// How many unsignalled requests of a queue pair go by before the queue asks for a report
+    /// itself (16 unless set, and at most); their holds end with it. Whoever shares few transmit
+    /// buffers among many queue pairs sets less, or all buffers may rest in silent requests.
     pub fn set_signal_every(&mut self, requests: usize) {
         self.signal_every = requests.clamp(1, SIGNAL_EVERY);
     }
@@ -96,8 +100,9 @@ impl CompletionQueue {
         attached.map(|()| name)
     }
 
-    /// Posts to the send queue of `qp`, in order, taking from the front of `batch` what is accepted.
-    /// Returns how many; fewer than all means the queue is full: poll, then post the rest.
+    /// Posts to the send queue of `qp`, in order, taking from the front of `batch` what is
+    /// accepted. Returns how many; fewer than all means the queue is full: poll, then post the
+    /// rest.
     ///
     /// # Errors
     /// Of the request that is then at the front of `batch`: it can never be accepted.
@@ -144,9 +149,10 @@ impl CompletionQueue {
         Ok(1)
     }
 
-    /// Posts a SEND of bytes that ride in the descriptor, at most `Capabilities::inline_max`, as a request of
-    /// [`WorkRequest::send_inline`] does: for small messages, whose way is so short that making the request is felt. The bytes are the
-    /// caller's again at once. False: the queue is full, poll and post again.
+    /// Posts a SEND of bytes that ride in the descriptor, at most `Capabilities::inline_max`, as a
+    /// request of [`WorkRequest::send_inline`] does: for small messages, whose way is so short that
+    /// making the request is felt. The bytes are the caller's again at once. False: the queue is
+    /// full, poll and post again.
     ///
     /// # Errors
     /// [`VerbsError::Closed`], or what the port has against these bytes.
@@ -235,8 +241,9 @@ impl CompletionQueue {
         self.post_receives(qp, buffers, false)
     }
 
-    /// As [`post_receive`](Self::post_receive), and a message whose sender lends it comes as a [`Loan`](crate::Loan): the buffer then
-    /// comes back as it was. Every other message is copied into it.
+    /// As [`post_receive`](Self::post_receive), and a message whose sender lends it comes as a
+    /// [`Loan`](crate::Loan): the buffer then comes back as it was. Every other message is copied
+    /// into it.
     ///
     /// # Errors
     /// As [`post_receive`](Self::post_receive).
@@ -348,9 +355,10 @@ impl CompletionQueue {
         self.wait_by(Expects::Answer, out, timeout, other)
     }
 
-    /// As [`poll_wait_or`](Self::poll_wait_or), for who waits until half of many completions are there
-    /// ([`PortOptions::wake_at_half`](crate::PortOptions)): as a rule it sleeps at once. `alone`: nothing but one queue pair is
-    /// waited for, so `other` may go unnoticed for some milliseconds.
+    /// As [`poll_wait_or`](Self::poll_wait_or), for who waits until half of many completions are
+    /// there ([`PortOptions::wake_at_half`](crate::PortOptions)): as a rule it sleeps at once.
+    /// `alone`: nothing but one queue pair is waited for, so `other` may go unnoticed for some
+    /// milliseconds.
     ///
     /// # Errors
     /// When the system refuses to wait.
@@ -416,8 +424,8 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// Polls; how many completions were appended, or none when there is nothing to do but to wait. Room to post again counts as
-    /// something, though nothing is appended for it.
+    /// Polls; how many completions were appended, or none when there is nothing to do but to wait.
+    /// Room to post again counts as something, though nothing is appended for it.
     #[inline]
     pub fn poll_once(&mut self, out: &mut Vec<WorkCompletion>) -> Option<usize> {
         self.made_room = false;
@@ -462,7 +470,8 @@ impl CompletionQueue {
         0
     }
 
-    /// Asks for [`fd`](Self::fd) to become readable when something happens. False: poll again first.
+    /// Asks for [`fd`](Self::fd) to become readable when something happens. False: poll again
+    /// first.
     ///
     /// # Errors
     /// When the system refuses.
@@ -500,7 +509,8 @@ impl CompletionQueue {
         self.pairs.by_name(qp).map_or(0, |(_, state)| state.loans)
     }
 
-    /// How long a cache line lately took to come from the processor of `qp`'s peer: [`Port::line_ns`].
+    /// How long a cache line lately took to come from the processor of `qp`'s peer:
+    /// [`Port::line_ns`].
     pub fn line_ns(&mut self, qp: QueuePair) -> Option<f64> {
         self.pairs.by_name(qp).map(|(index, _)| index).and_then(|index| self.port().line_ns(index))
     }
@@ -591,11 +601,13 @@ const SPIN_POLLS: usize = 16;
 const LOOKS_MAX: u32 = 4096;
 /// Pauses of the processor between two polls: together well under a microsecond.
 const PAUSES_MAX: u32 = 16;
-/// A silent run is never longer: else its holds would not end. Half of the smallest depth a provider may offer.
+/// A silent run is never longer: else its holds would not end. Half of the smallest depth a
+/// provider may offer.
 const SIGNAL_EVERY: usize = 16;
 /// Nor has it more gather entries: it could fill a queue, and no report would tell of its end.
 const QUIET_ENTRIES: usize = 128;
-/// Polling turns into sleeping after this: about the price of waking another core (45 to 65 µs, measured).
+/// Polling turns into sleeping after this: about the price of waking another core (45 to 65 µs,
+/// measured).
 const SPIN: Duration = Duration::from_micros(50);
 /// How long dropping a completion queue waits for what is in flight.
 const DRAIN: Duration = Duration::from_secs(1);

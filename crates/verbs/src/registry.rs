@@ -14,8 +14,8 @@ use crate::region::{Access, Memory, MemoryRegion};
 use crate::watch::Signal;
 use crate::{VerbsError, random};
 
-/// All registrations of a provider. Of each domain it keeps `D`, of each region `R`; `N` is what its
-/// ports are told.
+/// All registrations of a provider. Of each domain it keeps `D`, of each region `R`; `N` is what
+/// its ports are told.
 #[derive(Debug)]
 pub struct Registry<D = (), R = (), N = SegmentId> {
     instance: Arc<Instance>,
@@ -99,8 +99,8 @@ impl<D, R, N: From<SegmentId>> Registry<D, R, N> {
         Ok(MemoryRegion::new(memory.clone(), access, key))
     }
 
-    /// Ends a registration: the domain's ports hear of it, those that sleep are woken for it. `end` does what the provider
-    /// does; what is returned must be dropped without a lock.
+    /// Ends a registration: the domain's ports hear of it, those that sleep are woken for it. `end`
+    /// does what the provider does; what is returned must be dropped without a lock.
     ///
     /// # Errors
     /// When the region is not this provider's.
@@ -128,7 +128,8 @@ impl<D, R, N: From<SegmentId>> Registry<D, R, N> {
         Ok(ended)
     }
 
-    /// How many registrations of segments have ended: what was remembered of a segment before is void.
+    /// How many registrations of segments have ended: what was remembered of a segment before is
+    /// void.
     #[inline]
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
@@ -141,8 +142,8 @@ impl<D, R, N: From<SegmentId>> Registry<D, R, N> {
         state.regions.get(keys.last()?).map(look)
     }
 
-    /// The region in which a peer that is connected in `domain` has `right` to `at..at + len` by this key; none when
-    /// key, right or range is wrong.
+    /// The region in which a peer that is connected in `domain` has `right` to `at..at + len` by
+    /// this key; none when key, right or range is wrong.
     pub fn granted<T>(
         &self,
         domain: u64,
@@ -282,7 +283,8 @@ mod tests {
         rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
     }
 
-    /// Of two registrations of one segment the other still serves; every port of the domain is woken, and no other.
+    /// Of two registrations of one segment the other still serves; every port of the domain is
+    /// woken, and no other.
     #[test]
     fn the_end_of_a_registration_is_heard_by_the_ports_of_its_domain() {
         let registry = Registry::<(), u32>::default();

@@ -7,8 +7,8 @@ use overside_memory::Buffer;
 use crate::port::{QpIndex, RawCompletion};
 use crate::work::{Opcode, QueuePair, Status, Work, WorkCompletion, WorkRequest};
 
-/// A send-side request that was posted and has not completed; what it holds lies apart, since messages whose bytes went with the post
-/// hold nothing.
+/// A send-side request that was posted and has not completed; what it holds lies apart, since
+/// messages whose bytes went with the post hold nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     pub(crate) id: u64,
@@ -30,7 +30,8 @@ pub(crate) struct Receiving {
     pub(crate) qp: Option<QueuePair>,
 }
 
-/// Requests in flight, by number. Receives have numbers of their own, since they are small and each moves in and out once a message.
+/// Requests in flight, by number. Receives have numbers of their own, since they are small and each
+/// moves in and out once a message.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     sends: Slab<Sending>,
@@ -187,7 +188,8 @@ impl Slots {
         }
     }
 
-    /// A SEND has completed by being lent: what it holds stays until [`release`](Self::release). Appends what the user gets.
+    /// A SEND has completed by being lent: what it holds stays until [`release`](Self::release).
+    /// Appends what the user gets.
     pub(crate) fn lend(&mut self, slot: u32, raw: &RawCompletion, out: &mut Vec<WorkCompletion>) {
         let Some(Some(sending)) = self.sends.slots.get_mut(slot as usize) else { return };
         sending.lent = true;
@@ -204,7 +206,8 @@ impl Slots {
         self.release(slot);
     }
 
-    /// Ends a send-side request whose user gets nothing of it; false when a READ's buffer must go back.
+    /// Ends a send-side request whose user gets nothing of it; false when a READ's buffer must go
+    /// back.
     #[inline]
     pub(crate) fn release(&mut self, slot: u32) -> bool {
         match self.sends.slots.get(slot as usize) {

@@ -1,13 +1,15 @@
-//! Whether to poll before sleeping, how long, and how deep to sleep: the one policy of all who wait.
+//! Whether to poll before sleeping, how long, and how deep to sleep: the one policy of all who
+//! wait.
 //!
-//! On cores of their own two sides answer each other within a microsecond, and a sleep costs the wake-up of another core (tens
-//! of microseconds). Where both share a core, or the cores are busy, polling keeps the other side from answering: what is
-//! waited for comes soon after this side went to sleep, and not before. So polling in vain is held against what the sleep after
-//! it took, and is tried again ever more rarely.
+//! On cores of their own two sides answer each other within a microsecond, and a sleep costs the
+//! wake-up of another core (tens of microseconds). Where both share a core, or the cores are busy,
+//! polling keeps the other side from answering: what is waited for comes soon after this side went
+//! to sleep, and not before. So polling in vain is held against what the sleep after it took, and
+//! is tried again ever more rarely.
 //!
-//! Who waits for many completions at once is woken when half of them are there. That takes long enough to be worth a sleep,
-//! and the other side may share this core's execution units. Where a provider wakes earlier nevertheless, the
-//! sleep is not worth it, and the next waits poll first.
+//! Who waits for many completions at once is woken when half of them are there. That takes long
+//! enough to be worth a sleep, and the other side may share this core's execution units. Where a
+//! provider wakes earlier nevertheless, the sleep is not worth it, and the next waits poll first.
 //!
 //! It is plain data: it asks no clock, makes no system call and needs no thread.
 
@@ -30,16 +32,16 @@ pub enum Expects {
 pub enum Wait {
     /// Poll for so long, then sleep.
     Poll(Duration),
-    /// Sleep, since polling brought nothing of late; whether the length of the sleep matters. A look at the clock costs a
-    /// tenth of a short sleep.
+    /// Sleep, since polling brought nothing of late; whether the length of the sleep matters. A
+    /// look at the clock costs a tenth of a short sleep.
     Unpolled {
         /// It does.
         watched: bool,
     },
     /// Sleep: it is worth it.
     Sleep,
-    /// Sleep for [`DOZE`] at most, so that the queue pair alone need wake. The provider then takes a
-    /// cheaper way if it has one (over shared memory, a futex).
+    /// Sleep for [`DOZE`] at most, so that the queue pair alone need wake. The provider then takes
+    /// a cheaper way if it has one (over shared memory, a futex).
     Doze,
 }
 
@@ -65,7 +67,8 @@ impl Spin {
         Self { max, skip: 0, every: EVERY_MIN, failures: 0, poll_first: 0, overslept: false }
     }
 
-    /// What was learned, as a word: for who keeps it where several threads reach it without a lock. 0 is as new.
+    /// What was learned, as a word: for who keeps it where several threads reach it without a lock.
+    /// 0 is as new.
     pub const fn to_word(&self) -> u32 {
         let every = self.every.trailing_zeros() - EVERY_MIN.trailing_zeros();
         let failures = if self.failures > FAILURES { FAILURES } else { self.failures };
@@ -117,8 +120,8 @@ impl Spin {
         self.every = EVERY_MIN;
     }
 
-    /// The wait did not end by polling: how long the sleep was, where it was measured, and whether anything was
-    /// there after it.
+    /// The wait did not end by polling: how long the sleep was, where it was measured, and whether
+    /// anything was there after it.
     pub fn slept(&mut self, wait: Wait, slept: Option<Duration>, found: bool) {
         match (wait, slept) {
             // Nothing was going on, which says nothing about polling; what follows may be lively.

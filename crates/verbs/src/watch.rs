@@ -39,13 +39,14 @@ impl Watch {
         let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags);
     }
 
-    /// Must be called before the descriptor is closed: a forked child may hold a copy of it, and then
-    /// the system would go on reporting it.
+    /// Must be called before the descriptor is closed: a forked child may hold a copy of it, and
+    /// then the system would go on reporting it.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Gives `ready` the token of what is ready and whether it can be written, waiting at most `timeout` (not at all, when zero).
+    /// Gives `ready` the token of what is ready and whether it can be written, waiting at most
+    /// `timeout` (not at all, when zero).
     ///
     /// # Errors
     /// When the system refuses.

@@ -56,10 +56,11 @@ impl WorkRequest {
         Self::new(id, Work::SendInline { bytes: SmallVec::from_slice(bytes), immediate: None })
     }
 
-    /// The region's messages, cut into SENDs and made at the other end by the region's own description: one request whatever the
-    /// number of messages (d-rdma §3 DR-M01). As many whole messages share a SEND as fit into `bundle_bytes`
-    /// ([`Bundle`](crate::declared::Bundle)); each SEND meets a receive. Only where `Capabilities::region_bytes_max` has room for
-    /// the description, and only for memory that peers can map.
+    /// The region's messages, cut into SENDs and made at the other end by the region's own
+    /// description: one request whatever the number of messages (d-rdma §3 DR-M01). As many whole
+    /// messages share a SEND as fit into `bundle_bytes` ([`Bundle`](crate::declared::Bundle)); each
+    /// SEND meets a receive. Only where `Capabilities::region_bytes_max` has room for the
+    /// description, and only for memory that peers can map.
     pub fn send_region(id: u64, region: Region, bundle_bytes: u64) -> Self {
         Self::new(id, Work::SendRegion { region, bundle_bytes })
     }
@@ -70,8 +71,8 @@ impl WorkRequest {
         Self::new(id, Work::Write { view, remote, immediate: None })
     }
 
-    /// WRITE of bytes that ride in the request (rdma-sockets RS-M18); at most `Capabilities::inline_max` of them. They are the
-    /// caller's again at once.
+    /// WRITE of bytes that ride in the request (rdma-sockets RS-M18); at most
+    /// `Capabilities::inline_max` of them. They are the caller's again at once.
     #[inline]
     pub fn write_inline(id: u64, bytes: &[u8], remote: Remote<Writable>) -> Self {
         Self::new(id, Work::WriteInline { bytes: SmallVec::from_slice(bytes), remote, immediate: None })
@@ -118,25 +119,28 @@ impl WorkRequest {
         self
     }
 
-    /// Without a report of success, and yet its hold ends as soon as it completes: for transmit buffers, which are few.
+    /// Without a report of success, and yet its hold ends as soon as it completes: for transmit
+    /// buffers, which are few.
     #[must_use]
     pub fn prompt(mut self) -> Self {
         (self.signalled, self.prompt) = (false, true);
         self
     }
 
-    /// Of a SEND of a view: the receiver may have its bytes as a [`Loan`](crate::Loan) instead of a copy, where it asks for that and
-    /// `Capabilities::lends`. The request completes when the receiver has accepted the loan; what the view holds is released when
-    /// the receiver has returned it, or when the queue pair has ended.
+    /// Of a SEND of a view: the receiver may have its bytes as a [`Loan`](crate::Loan) instead of a
+    /// copy, where it asks for that and `Capabilities::lends`. The request completes when the
+    /// receiver has accepted the loan; what the view holds is released when the receiver has
+    /// returned it, or when the queue pair has ended.
     #[must_use]
     pub fn lendable(mut self) -> Self {
         self.lend = matches!(self.work, Work::Send { .. });
         self
     }
 
-    /// Of a signalled SEND that is [`lendable`](Self::lendable): when what it holds is released, that is reported as well
-    /// ([`Opcode::Release`]), with the same number. It follows the SEND's own completion: at once where the bytes were copied or the
-    /// SEND failed, when the loan has ended where they were lent.
+    /// Of a signalled SEND that is [`lendable`](Self::lendable): when what it holds is released,
+    /// that is reported as well ([`Opcode::Release`]), with the same number. It follows the SEND's
+    /// own completion: at once where the bytes were copied or the SEND failed, when the loan has
+    /// ended where they were lent.
     #[must_use]
     pub fn reporting_release(mut self) -> Self {
         self.tells_release = self.lend;
@@ -255,7 +259,8 @@ pub enum Status {
     RemoteAccess,
     /// The peer broke the provider's protocol; the connection is closed.
     Malformed,
-    /// This process, or its user, has run out of what the connection takes: memory, room in the address space, descriptors. It is closed.
+    /// This process, or its user, has run out of what the connection takes: memory, room in the
+    /// address space, descriptors. It is closed.
     Exhausted,
 }
 
@@ -280,7 +285,8 @@ impl std::fmt::Display for Status {
 /// The end of a request.
 #[derive(Debug)]
 pub struct WorkCompletion {
-    /// The queue pair it was on; for a shared receive, the one whose message arrived (none when flushed).
+    /// The queue pair it was on; for a shared receive, the one whose message arrived (none when
+    /// flushed).
     pub queue_pair: Option<QueuePair>,
     /// The number its request was posted with.
     pub id: u64,

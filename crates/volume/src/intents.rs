@@ -1,10 +1,11 @@
 //! Which regions may differ among members after a crash, written down before they may.
 //!
-//! The store's first two blocks of 4,096 bytes are copies of which the newer sound one counts, little-endian: magic,
-//! version, crc32c of the block with this field zero, generation, bytes of a region, bytes of the volume, epoch of
-//! the journal; from byte 64 on a bit for each region that is written, from 2,080 on one for each that is torn.
-//! Behind them an array has its journal. [`Sums`](crate::Sums) notes its regions in the same way, and epoch and torn
-//! regions mean nothing there.
+//! The store's first two blocks of 4,096 bytes are copies, of which the newer sound one counts. Its
+//! fields are little-endian: magic, version, crc32c of the block with this field zero, generation,
+//! bytes of a region, bytes of the volume, epoch of the journal. From byte 64 on there is a bit for
+//! each region that is written, from 2,080 on one for each that is torn. Behind them an array has
+//! its journal. [`Sums`](crate::Sums) notes its regions in the same way, and epoch and torn regions
+//! mean nothing there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use overside_verbs::Clock;
 use crate::device::{Device, DeviceError, Request, Work};
 use crate::wait::complete;
 
-/// The write-intent bitmap, and the device that holds it: of its own, or nothing where its owner writes the images.
+/// The write-intent bitmap, and the device that holds it: of its own, or nothing where its owner
+/// writes the images.
 #[derive(Debug)]
 pub(crate) struct Intents<S = Box<dyn Device>> {
     pub(crate) store: S,
@@ -42,8 +44,8 @@ pub(crate) struct Image {
     pub(crate) epoch: u64,
     /// Regions that are written, or were and may not be on stable storage.
     written: BTreeSet<usize>,
-    /// Regions whose parity could not be trusted while a member was missing. Nothing is added to them any more: what is
-    /// lost there is named.
+    /// Regions whose parity could not be trusted while a member was missing. Nothing is added to
+    /// them any more: what is lost there is named.
     pub(crate) torn: BTreeSet<usize>,
 }
 
@@ -75,7 +77,8 @@ impl Image {
         block
     }
 
-    /// From a block of the store, for a volume of so many bytes whose regions are multiples of `row_bytes`.
+    /// From a block of the store, for a volume of so many bytes whose regions are multiples of
+    /// `row_bytes`.
     pub(crate) fn parse(block: &[u8], volume_bytes: u64, row_bytes: u64) -> Option<Image> {
         let block: &[u8; BLOCK] = block.try_into().ok()?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| block[at + i]));
@@ -134,8 +137,8 @@ impl Intents {
         Ok(())
     }
 
-    /// What the store says; the regions that were written when it was last used. Where it says nothing of this volume,
-    /// all of them.
+    /// What the store says; the regions that were written when it was last used. Where it says
+    /// nothing of this volume, all of them.
     ///
     /// # Errors
     /// Why the store cannot be read.
@@ -149,7 +152,8 @@ impl Intents {
         Ok(Intents::of(store, &read[..2 * BLOCK], volume_bytes, row_bytes))
     }
 
-    /// Writes down what holds now, and that rows of the journal count no more, before anything is served.
+    /// Writes down what holds now, and that rows of the journal count no more, before anything is
+    /// served.
     ///
     /// # Errors
     /// Why the store cannot be written.
@@ -172,8 +176,8 @@ impl Intents {
 }
 
 impl<S> Intents<S> {
-    /// What two copies say; the regions that were written when they were. Where they say nothing of this volume, all
-    /// of them.
+    /// What two copies say; the regions that were written when they were. Where they say nothing of
+    /// this volume, all of them.
     pub(crate) fn of(store: S, copies: &[u8], volume_bytes: u64, row_bytes: u64) -> (Intents<S>, BTreeSet<usize>) {
         let copies = copies.chunks(BLOCK).filter_map(|copy| Image::parse(copy, volume_bytes, row_bytes));
         let found = copies.max_by_key(|image| image.generation);
@@ -209,8 +213,8 @@ impl<S> Intents<S> {
         self.image.generation % 2 * BLOCK as u64
     }
 
-    /// Of the journal's entries. Not the next one before it is on the store: an entry that had it would count on, when
-    /// its row is written without the journal again.
+    /// Of the journal's entries. Not the next one before it is on the store: an entry that had it
+    /// would count on, when its row is written without the journal again.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -236,7 +240,8 @@ impl<S> Intents<S> {
         (at / region) as usize..(at + length).div_ceil(region) as usize
     }
 
-    /// Regions that an earlier version of this program left as torn. Its owner notes what is lost there.
+    /// Regions that an earlier version of this program left as torn. Its owner notes what is lost
+    /// there.
     pub(crate) fn take_torn(&mut self) -> BTreeSet<usize> {
         let torn = std::mem::take(&mut self.image.torn);
         torn.into_iter().filter(|region| *region < self.image.regions()).collect()

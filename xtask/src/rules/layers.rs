@@ -1,6 +1,8 @@
-//! The modules of `preload` form layers: each names those of its own and of lower ones alone, and none in a circle.
+//! The modules of `preload` form layers: each names those of its own and of lower ones alone, and
+//! none in a circle.
 //!
-//! The layers are the groups of `mod` lines in the crate's `lib.rs`, each under a comment that says what it is, the lowest first.
+//! The layers are the groups of `mod` lines in the crate's `lib.rs`, each under a comment that says
+//! what it is, the lowest first.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -48,7 +48,8 @@ pub fn warnings(tree: &Tree) -> Vec<Violation> {
     .collect()
 }
 
-/// Functions over the limit: name, line and lines. Tests and examples may be as long as their story.
+/// Functions over the limit: name, line and lines. Tests and examples may be as long as their
+/// story.
 fn long_functions(source: &Source) -> Vec<(String, usize, usize)> {
     syntax::functions(&source.code)
         .into_iter()

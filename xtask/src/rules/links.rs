@@ -1,5 +1,6 @@
-//! Links between the pages lead somewhere: to a file that is there, and to a heading that it has. Those of docs stay within
-//! docs, and the book's summary has every page, since `mdbook build docs` renders that folder alone.
+//! Links between the pages lead somewhere: to a file that is there, and to a heading that it has.
+//! Those of docs stay within docs, and the book's summary has every page, since `mdbook build docs`
+//! renders that folder alone.
 
 use std::collections::BTreeSet;
 

@@ -19,6 +19,7 @@ mod preload_safe;
 mod prose;
 mod providers;
 mod readme;
+mod rustdoc;
 mod sim_safe;
 mod unsafety;
 mod words;
@@ -44,7 +45,7 @@ impl fmt::Display for Violation {
 
 /// All violations in `tree`, by path and line.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    const RULES: [fn(&Tree) -> Vec<Violation>; 15] = [
+    const RULES: [fn(&Tree) -> Vec<Violation>; 16] = [
         dependencies::check,
         default_build::check,
         names::check,
@@ -60,6 +61,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         readme::check,
         links::check,
         prose::check,
+        rustdoc::check,
     ];
     let mut violations: Vec<Violation> = RULES.iter().flat_map(|rule| rule(tree)).collect();
     violations.sort();

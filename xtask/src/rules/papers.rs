@@ -1,4 +1,5 @@
-//! docs/claims.toml against the tree and the committed results: each claim has its row, and what a row names is so.
+//! docs/claims.toml against the tree and the committed results: each claim has its row, and what a
+//! row names is so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -188,7 +189,8 @@ fn attributes(before: &str) -> &str {
     before.rfind(['}', ';', '{']).map_or(before, |end| &before[end + 1..])
 }
 
-/// A function of a test target that makes its tests by a macro, or has no harness: it is called by its name elsewhere in tests.
+/// A function of a test target that makes its tests by a macro, or has no harness: it is called by
+/// its name elsewhere in tests.
 fn named_by_a_macro(source: &Source, at: usize) -> bool {
     source.is_test(source.line_of(at)) && source.path.contains("/tests/")
 }
@@ -208,7 +210,8 @@ fn runs(tree: &Tree, tests: &BTreeSet<&str>, test: &str) -> bool {
     tests.contains(test)
 }
 
-/// A call for jobs in a guest runs those that it names; one that names none runs all but that of a failing disk.
+/// A call for jobs in a guest runs those that it names; one that names none runs all but that of a
+/// failing disk.
 fn runs_in_a_guest(tree: &Tree, job: &str) -> bool {
     let lines = [CI, NIGHTLY].into_iter().flat_map(|script| tree.text(script).lines());
     let mut calls = lines.filter_map(|line| line.split_once("cargo xtask guest")).filter(|call| !call.0.contains('#'));
@@ -295,7 +298,8 @@ fn what_it_says(evidence: &Evidence, claim: &Claim) -> Vec<String> {
     differs.then(complaint).into_iter().collect()
 }
 
-/// A note outlives the next result: what was measured, how often and where stands beside the verdict, made of the results.
+/// A note outlives the next result: what was measured, how often and where stands beside the
+/// verdict, made of the results.
 fn what_it_notes(claim: &Claim) -> Vec<String> {
     let of = |what: &str| {
         format!("`note` says `{what}`, which the next result makes stale: the page shows what each run says")

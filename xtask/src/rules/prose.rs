@@ -1,5 +1,5 @@
-//! Pages that people read, and what a crate says of itself at its root: short lines, short sentences, no measured figure, the
-//! field's words.
+//! Pages that people read, and what a crate says of itself at its root: short lines, short
+//! sentences, no measured figure, the field's words.
 
 use std::borrow::Cow;
 
@@ -29,8 +29,8 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 const RESULTS: &str = "docs/reference/results.md";
 /// Of all pages of `docs` together, without the rendered one.
 const BYTES_MAX: usize = 160 * 1024;
-const COLUMNS_MAX: usize = 100;
-const WORDS_MAX: usize = 35;
+pub(super) const COLUMNS_MAX: usize = 100;
+pub(super) const WORDS_MAX: usize = 35;
 /// Words of this house, and what the field says.
 const OWN_WORDS: [(&str, &str); 12] = [
     ("whoever", "who acts: the worker, the caller, the peer"),
@@ -120,7 +120,7 @@ fn held<'a>(path: &str, text: &'a str) -> Option<(usize, Cow<'a, str>)> {
     (path.ends_with(".md") && path != RENDERED).then_some((*lines_max, text.into()))
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
         .map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()))
         .filter(|word| !word.is_empty())
@@ -141,7 +141,7 @@ fn figure(line: &str) -> Option<String> {
 }
 
 /// Sentences with the line on which each begins. A heading, a list item and a table's cell end one.
-fn sentences(text: &str) -> Vec<(usize, String)> {
+pub(super) fn sentences(text: &str) -> Vec<(usize, String)> {
     let mut all = Vec::new();
     let mut open: Option<(usize, String)> = None;
     let mut last = 0;

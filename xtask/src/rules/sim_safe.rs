@@ -3,8 +3,8 @@
 //! There, time, sleep, chance and threads are the simulation's, and nothing may depend on the order
 //! of a map whose keys are hashed by chance.
 //!
-//! `calibrate` and `conformance` are not among them: no simulated world runs them. The one measures the
-//! machine's own time, the other checks providers of this machine, with threads of its own.
+//! `calibrate` and `conformance` are not among them: no simulated world runs them. The one measures
+//! the machine's own time, the other checks providers of this machine, with threads of its own.
 
 use super::{Violation, violation};
 use crate::source::Source;

@@ -1,4 +1,5 @@
-//! Single steps: sends and receives by any call and way of waiting, and what disturbs a connection without changing its bytes.
+//! Single steps: sends and receives by any call and way of waiting, and what disturbs a connection
+//! without changing its bytes.
 
 use super::generate::Builder;
 use super::program::Step;
@@ -58,7 +59,8 @@ pub fn way(b: &mut Builder) -> &'static str {
     ])
 }
 
-/// The same for what is written before it is read: a socket that would take it need not be writable for poll.
+/// The same for what is written before it is read: a socket that would take it need not be writable
+/// for poll.
 pub fn way_over_unread(b: &mut Builder) -> &'static str {
     let way = way(b);
     if way.starts_with("first-") { "block" } else { way }

@@ -1,4 +1,5 @@
-//! How connections end: shut down, closed over unread bytes, handed to a child, left to the end of the process, killed.
+//! How connections end: shut down, closed over unread bytes, handed to a child, left to the end of
+//! the process, killed.
 
 use super::calls::{disturb, receive, send, send_call, way_over_unread};
 use super::generate::{Builder, Link};
@@ -145,7 +146,8 @@ fn echoed(b: &mut Builder, link: Link, sender: Side) {
     b.add(s, Step::new("close", c));
 }
 
-/// Nobody blocks in a call: one thread waits to read, one to write, much in both directions, from the first call on or later.
+/// Nobody blocks in a call: one thread waits to read, one to write, much in both directions, from
+/// the first call on or later.
 fn waiters(b: &mut Builder, link: Link, sender: Side) {
     let c = link.connection;
     let (s, r) = link.from(sender);

@@ -1,8 +1,9 @@
 //! Makes a program from a seed.
 //!
-//! Every program is legal whatever the timing, so that its outcome is one: who reads knows how much there is, or reads to the
-//! end; what is written before anybody reads fits into the kernel; one thread at a time sends in a direction; states are
-//! looked at only when a barrier and a pause have made the connection quiet.
+//! Every program is legal whatever the timing, so that its outcome is one. A reader knows how much
+//! there is, or reads to the end. What is written before anything reads fits into the kernel. One
+//! thread at a time sends in a direction. States are looked at only when a barrier and a pause have
+//! made the connection quiet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +99,8 @@ impl Builder {
         Link { connection, a: owner(Side::A), b: owner(Side::B) }
     }
 
-    /// From now on a child of this side has its end of the connection; the list that the child takes.
+    /// From now on a child of this side has its end of the connection; the list that the child
+    /// takes.
     pub fn give_to_child(&mut self, side: Side, connection: usize) -> usize {
         let child = self.list(side, true);
         self.children.insert((side, connection), child);
@@ -238,7 +240,8 @@ mod tests {
         }
     }
 
-    /// Every call, way of waiting and disturbance that the interpreter knows is asked for by some program.
+    /// Every call, way of waiting and disturbance that the interpreter knows is asked for by some
+    /// program.
     #[test]
     fn everything_is_generated() {
         let mut words = BTreeSet::new();

@@ -1,8 +1,10 @@
-//! `cargo xtask torture`: random programs, each run plainly and under the sockets library; what they see must be equal.
+//! `cargo xtask torture`: random programs, each run plainly and under the sockets library; what
+//! they see must be equal.
 //!
-//! A seed makes a program (`generate`), which a small interpreter in C runs by the C library's calls, as any program makes
-//! them (`programs/`). What its plain run says is what the run under the library must say (`run`). A program that differs is
-//! shortened while it still does (`shrink`), and printed: `--script` runs such a text again.
+//! A seed makes a program (`generate`), which a small interpreter in C runs by the C library's
+//! calls, as any program makes them (`programs/`). What its plain run says is what the run under
+//! the library must say (`run`). A program that differs is shortened while it still does
+//! (`shrink`), and printed: `--script` runs such a text again.
 
 mod asked;
 mod calls;
@@ -27,7 +29,8 @@ pub use asked::{Asked, HELP};
 use program::Program;
 use run::{Outcome, Runner, Under};
 
-/// Runs what was asked for; an error when a program saw a difference, or when none came into the rings.
+/// Runs what was asked for; an error when a program saw a difference, or when none came into the
+/// rings.
 pub fn run(root: &Path, asked: &Asked) -> Result<()> {
     let target = crate::target(root);
     let library = match &asked.library {
@@ -270,7 +273,8 @@ impl Torture {
         }))
     }
 
-    /// How often it shows under the library. False when a plain run shows it, too: then it is chance.
+    /// How often it shows under the library. False when a plain run shows it, too: then it is
+    /// chance.
     fn run_again(&self, program: &Program, fault: &mut Fault) -> Result<bool> {
         let until = Instant::now() + AGAIN;
         let plain = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
@@ -336,7 +340,8 @@ impl Torture {
         Ok((same && self.is_steady(program, &plain)?).then(|| plain.differences(program, &outcome)))
     }
 
-    /// The outcome of one of so many runs under the library, some at a time, that is not the plain one.
+    /// The outcome of one of so many runs under the library, some at a time, that is not the plain
+    /// one.
     fn one_that_differs(&self, program: &Program, plain: &Outcome, tries: usize) -> Result<Option<Outcome>> {
         let (left, found) = (AtomicUsize::new(tries), Mutex::new(Ok(None)));
         let set = |what| *found.lock().unwrap_or_else(PoisonError::into_inner) = what;
@@ -378,7 +383,8 @@ fn described(program: &Program, fault: &Fault, shorter: Option<&(Program, Vec<St
     format!("{head}; shortened from {before} steps to {after}:\n{short}{}\n", differences.join("\n"))
 }
 
-/// How long nothing moves before that is a hang. The longest pause in a program is far below a second, but machines are shared.
+/// How long nothing moves before that is a hang. The longest pause in a program is far below a
+/// second, but machines are shared.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// A program that hangs plainly says nothing, so nothing depends on this.
 const PLAIN_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,4 +1,5 @@
-//! What the two ends of a connection do with each other before they end it: phases that follow one another.
+//! What the two ends of a connection do with each other before they end it: phases that follow one
+//! another.
 
 use super::calls::{disturb, receive, receive_call, send, send_call, way, way_over_unread};
 use super::endings;
@@ -110,7 +111,8 @@ fn daemon_side(b: &mut Builder) -> Option<Side> {
     is_daemon.then_some(side)
 }
 
-/// Some exchanges, then all unknown descriptors are closed, a file is opened, and perhaps one connection more.
+/// Some exchanges, then all unknown descriptors are closed, a file is opened, and perhaps one
+/// connection more.
 fn daemon_starts(b: &mut Builder, side: Side) {
     b.begin_phase();
     brief(b, 0);
@@ -151,7 +153,8 @@ fn brief(b: &mut Builder, connection: usize) {
     }
 }
 
-/// A message, and time enough for whatever its receiver does then, before the sender makes another call.
+/// A message, and time enough for whatever its receiver does then, before the sender makes another
+/// call.
 fn one_way(b: &mut Builder, connection: usize, sender: Side) {
     let (s, r) = b.link(connection).from(sender);
     send(b, s, connection, 8);
@@ -211,7 +214,8 @@ fn middle(b: &mut Builder, connection: usize) {
     }
 }
 
-/// What lies unread while the receiver does something, and its sender makes no call until it has been read.
+/// What lies unread while the receiver does something, and its sender makes no call until it has
+/// been read.
 fn unread(b: &mut Builder, link: Link, sender: Side) {
     let (s, r) = link.from(sender);
     let (n, piece) = b.unread_alone(link);

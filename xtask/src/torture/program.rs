@@ -1,4 +1,5 @@
-//! A random program: lists of steps, for the threads and children of two sides, as text and as values.
+//! A random program: lists of steps, for the threads and children of two sides, as text and as
+//! values.
 
 use std::fmt;
 
@@ -62,7 +63,8 @@ impl fmt::Display for Step {
     }
 }
 
-/// Where lists wait for one another. What it says depends on when its process is killed, and tells nothing else.
+/// Where lists wait for one another. What it says depends on when its process is killed, and tells
+/// nothing else.
 pub fn is_barrier(step: &Step) -> bool {
     ["barrier", "settle"].contains(&step.verb.as_str())
 }

@@ -136,7 +136,8 @@ impl Outcome {
         .collect()
     }
 
-    /// What kinds of differences there are: a hang, who dies, and verbs with what they say in both runs, numbers aside.
+    /// What kinds of differences there are: a hang, who dies, and verbs with what they say in both
+    /// runs, numbers aside.
     pub fn kinds(&self, program: &Program, library: &Outcome) -> BTreeSet<String> {
         if library.stalled {
             return BTreeSet::from(["hang".to_owned()]);
@@ -156,7 +157,8 @@ impl Outcome {
         self.rings = ways.iter().filter(|way| **way == "ring").count();
     }
 
-    /// What a plain run and one under the library saw differently; nothing, if all is as it must be.
+    /// What a plain run and one under the library saw differently; nothing, if all is as it must
+    /// be.
     pub fn differences(&self, program: &Program, library: &Outcome) -> Vec<String> {
         let mut found = Vec::new();
         if library.stalled && !self.stalled {
@@ -183,7 +185,8 @@ impl Outcome {
     }
 }
 
-/// Whether both saw the same. How much of a stream still arrives before a reset, no kernel promises.
+/// Whether both saw the same. How much of a stream still arrives before a reset, no kernel
+/// promises.
 fn is_same(plain: &str, other: &str) -> bool {
     let before_reset = |text: &str| text.ends_with(" received, then ECONNRESET");
     plain == other || before_reset(plain) && before_reset(other)

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::program::{List, Program, Step, is_barrier};
 
-/// The shortest program found for which `fails` still says yes; it says no when there is no time left.
+/// The shortest program found for which `fails` still says yes; it says no when there is no time
+/// left.
 pub fn shrink(program: &Program, fails: &mut dyn FnMut(&Program) -> bool) -> Program {
     let mut best = program.clone();
     loop {
@@ -121,8 +122,9 @@ fn smaller_numbers(best: &mut Program, fails: &mut dyn FnMut(&Program) -> bool) 
     }
 }
 
-/// Threads that only wait for others go, but for the main ones, and children that nobody starts; so do barriers that one list
-/// alone has. The other lists are named by their new numbers. None of this changes what the program does.
+/// Threads that only wait for others go, but for the main ones, and children that nobody starts; so
+/// do barriers that one list alone has. The other lists are named by their new numbers. None of
+/// this changes what the program does.
 fn without_idle_lists(program: &Program) -> Program {
     let mut program = program.clone();
     program.lists.iter_mut().filter(|list| list.steps.iter().all(is_barrier)).for_each(|list| list.steps.clear());

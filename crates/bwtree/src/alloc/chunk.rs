@@ -8,8 +8,8 @@ pub(crate) struct Chunk {
     free: AtomicU64,
     /// Bits of the spans that are committed. Changes under the allocator's lock.
     grown: AtomicU64,
-    /// Spans of the part that was committed first; of a chunk that came whole all of them. Each part behind it is as long as all
-    /// in front of it.
+    /// Spans of the part that was committed first; of a chunk that came whole all of them. Each
+    /// part behind it is as long as all in front of it.
     first: AtomicU32,
     spans: Box<[Span]>,
     /// Per class, bit per span: it is of the class and has a free slot (a hint; the span decides).
@@ -17,7 +17,8 @@ pub(crate) struct Chunk {
 }
 
 struct Span {
-    /// Class in the upper 12 bits (NOBODY: free, or part of a large piece), used slots in the lower 20.
+    /// Class in the upper 12 bits (NOBODY: free, or part of a large piece), used slots in the lower
+    /// 20.
     state: AtomicU32,
     /// Bit per slot: free. Never fewer ones than slots that are not counted as used.
     slots: Box<[AtomicU64]>,

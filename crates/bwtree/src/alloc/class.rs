@@ -58,8 +58,8 @@ impl Classes {
     }
 }
 
-/// Rounds a slot's size to cache lines, and off the multiples of 512 where headers of all pages would fall on the same few
-/// cache sets.
+/// Rounds a slot's size to cache lines, and off the multiples of 512 where headers of all pages
+/// would fall on the same few cache sets.
 fn slot(bytes: usize) -> usize {
     let lines = bytes & !63;
     if lines >= 4096 && lines.is_multiple_of(512) { lines - 64 } else { lines }

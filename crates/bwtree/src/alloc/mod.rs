@@ -1,9 +1,11 @@
-//! The arena's allocator: equal slots in spans, spans in chunks; lowest address first, no lock but for committing a chunk.
+//! The arena's allocator: equal slots in spans, spans in chunks; lowest address first, no lock but
+//! for committing a chunk.
 //!
-//! A span belongs to one size class while any of its slots is used and to nobody otherwise. All bookkeeping is private
-//! memory: nothing of it lies in the chunks. Taking the lowest free slot draws the tree's pages together at the low end as
-//! they are rewritten, so that after mass deletion the high chunks fall empty and go back to the arena. While little of what is
-//! committed is used, a lower chunk's free span comes before a higher one's free slot, too.
+//! A span belongs to one size class while any of its slots is used and to nobody otherwise. All
+//! bookkeeping is private memory: nothing of it lies in the chunks. Taking the lowest free slot
+//! draws the tree's pages together at the low end as they are rewritten, so that after mass
+//! deletion the high chunks fall empty and go back to the arena. While little of what is committed
+//! is used, a lower chunk's free span comes before a higher one's free slot, too.
 
 mod chunk;
 mod class;
@@ -31,8 +33,9 @@ pub(crate) struct Extent {
 pub(crate) enum Purpose {
     /// Something new, or something that may grow.
     Growth,
-    /// A page with fewer rows than the one it replaces, which lies in a piece of `from` bytes. It is to be had from the reserve
-    /// when there is nothing else: without that a full arena could not be emptied again.
+    /// A page with fewer rows than the one it replaces, which lies in a piece of `from` bytes. It
+    /// is to be had from the reserve when there is nothing else: without that a full arena could
+    /// not be emptied again.
     Shrinking {
         /// Bytes of the piece that will be given back for it.
         from: usize,
@@ -151,9 +154,9 @@ impl Allocator {
         }
     }
 
-    /// If a chunk could be given back besides the one kept empty: a slot in the lowest chunk that has one or a free span. Who always
-    /// takes free slots of opened spans first never leaves a high chunk that holds one span of the class, however often its
-    /// pages are rewritten.
+    /// If a chunk could be given back besides the one kept empty: a slot in the lowest chunk that
+    /// has one or a free span. Who always takes free slots of opened spans first never leaves a
+    /// high chunk that holds one span of the class, however often its pages are rewritten.
     #[cold]
     fn sink(&self, class: usize) -> Option<Extent> {
         if self.free_spans() <= self.classes.spans() + self.reserved_spans {

@@ -1,9 +1,10 @@
 //! The last spans: what they are for, and how they come back.
 //!
-//! A delete can need a new page, for its page's smaller version, before the old one is given back. So some spans are kept for
-//! pages that shrink. While a page lies in one of them nothing else gets memory, so that what such pages gave back is still
-//! there when they move on: a page that shrinks needs no more than the piece it came from, and pieces are handed out best fit
-//! first, so each page in the reserve finds one.
+//! A delete can need a new page, for its page's smaller version, before the old one is given back.
+//! So some spans are kept for pages that shrink. While a page lies in one of them nothing else gets
+//! memory. So what such pages gave back is still there when they move on. A page that shrinks needs
+//! no more than the piece it came from, and pieces are handed out best fit first, so each page in
+//! the reserve finds one.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Making a leaf page out of pieces: runs of rows of older pages, and single rows.
 //!
-//! A consolidation changes a few rows of many, so the pieces are mostly long runs, and a run whose keys are kept the same
-//! way in the new page is copied section by section, not row by row.
+//! A consolidation changes a few rows of many, so the pieces are mostly long runs. A run whose keys
+//! are kept the same way in the new page is copied section by section, not row by row.
 
 use thiserror::Error;
 
@@ -79,7 +79,8 @@ impl Layout {
     }
 }
 
-/// Length of the keys' common prefix to factor out, and, when the heads then hold all keys, how many of their bytes.
+/// Length of the keys' common prefix to factor out, and, when the heads then hold all keys, how
+/// many of their bytes.
 fn key_form(pieces: &[Piece<'_>]) -> (usize, Option<usize>) {
     if let Some(form) = kept_form(pieces) {
         return form;
@@ -183,7 +184,8 @@ pub(crate) enum Fill {
     Left,
 }
 
-/// The rows before which to cut `pieces`, which are too many for one page of `page_bytes`; at least one row goes to each side.
+/// The rows before which to cut `pieces`, which are too many for one page of `page_bytes`; at least
+/// one row goes to each side.
 pub(crate) fn cuts(pieces: &[Piece<'_>], layout: &Layout, page_bytes: usize, fill: Fill) -> Vec<usize> {
     // A full page leaves room for the row or two that come into it late.
     let content = layout.page_len - HEADER_BYTES;

@@ -35,8 +35,9 @@ pub struct DeltaRecord<'a> {
     key_len: usize,
 }
 
-/// What the header of a delta record says. No byte behind it is looked at, so it serves records that are read in place in a peer's
-/// memory, too: the header is copied out, and checked in the copy.
+/// What the header of a delta record says. No byte behind it is looked at, so it serves records
+/// that are read in place in a peer's memory, too: the header is copied out, and checked in the
+/// copy.
 #[derive(Debug, Clone)]
 pub struct DeltaHeader {
     /// Bytes of the record, padding included.
@@ -91,7 +92,8 @@ impl<'a> DeltaRecord<'a> {
         Ok(DeltaRecord::open(&bytes[..len]))
     }
 
-    /// The view without the checks, for records of one's own tree (`record` is at least the record).
+    /// The view without the checks, for records of one's own tree (`record` is at least the
+    /// record).
     #[inline]
     pub(crate) fn open(record: &'a [u8]) -> DeltaRecord<'a> {
         DeltaRecord {
@@ -158,8 +160,8 @@ impl<'a> DeltaRecord<'a> {
         (self.raw_position() & !POSITION_EXACT) as usize
     }
 
-    /// Whether the row at [`position`](Self::position) has this key (and is replaced or deleted); else the key goes before
-    /// that row.
+    /// Whether the row at [`position`](Self::position) has this key (and is replaced or deleted);
+    /// else the key goes before that row.
     #[inline]
     pub fn replaces(&self) -> bool {
         self.raw_position() & POSITION_EXACT != 0

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// First 8 bytes of `bytes` as a big-endian number, zero-padded: numbers compare like the bytes do, up to ties.
+/// First 8 bytes of `bytes` as a big-endian number, zero-padded: numbers compare like the bytes do,
+/// up to ties.
 #[inline]
 pub(crate) fn head_of(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {

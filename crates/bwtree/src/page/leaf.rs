@@ -1,4 +1,5 @@
-//! A leaf page, parsed. Total: whatever the bytes say, accessors answer something inside the page or nothing.
+//! A leaf page, parsed. Total: whatever the bytes say, accessors answer something inside the page
+//! or nothing.
 
 use std::ops::{Deref, Range};
 
@@ -12,8 +13,9 @@ pub struct Leaf<'a> {
     sections: Sections,
 }
 
-/// Where the sections of a leaf page lie, by its header. No byte of the page is behind it, so it serves
-/// pages that are read in place in a peer's memory, too: the header is copied out, and checked in the copy.
+/// Where the sections of a leaf page lie, by its header. No byte of the page is behind it, so it
+/// serves pages that are read in place in a peer's memory, too: the header is copied out, and
+/// checked in the copy.
 #[derive(Debug, Clone, Copy)]
 pub struct Sections {
     /// Bytes of the page.
@@ -92,8 +94,8 @@ impl Deref for Leaf<'_> {
 }
 
 impl Sections {
-    /// Checks in O(1) that the sections which a page's header names lie in order inside the page. `have`: bytes that are there,
-    /// of which the page may be the first ones.
+    /// Checks in O(1) that the sections which a page's header names lie in order inside the page.
+    /// `have`: bytes that are there, of which the page may be the first ones.
     ///
     /// # Errors
     /// No header of this version, or of a page that is longer, or whose sections lie otherwise.
@@ -170,7 +172,8 @@ impl Sections {
         self.prefixes_at + rows.start * self.prefix_len..self.prefixes_at + rows.end * self.prefix_len
     }
 
-    /// Bytes of the page that hold the `rows.len() + 1` rest slots of `rows`; empty when the page has no rests.
+    /// Bytes of the page that hold the `rows.len() + 1` rest slots of `rows`; empty when the page
+    /// has no rests.
     pub fn slots_at(&self, rows: Range<usize>) -> Range<usize> {
         let rows = self.clip(rows);
         if self.slots_at == 0 {
@@ -179,8 +182,8 @@ impl Sections {
         self.slots_at + 4 * rows.start..self.slots_at + 4 * (rows.end + 1)
     }
 
-    /// Bytes of the page that hold the rests of `rows` (overflow references included); `slot` loads the four bytes at a place of the
-    /// page as a little-endian number.
+    /// Bytes of the page that hold the rests of `rows` (overflow references included); `slot` loads
+    /// the four bytes at a place of the page as a little-endian number.
     pub fn heap_at(&self, rows: Range<usize>, slot: impl Fn(usize) -> u32) -> Range<usize> {
         let rows = self.clip(rows);
         if self.slots_at == 0 {
@@ -226,8 +229,8 @@ impl Sections {
 }
 
 impl<'a> Leaf<'a> {
-    /// Checks in O(1) that the header's sections lie in order inside `page` and gives the view. Bytes past the page's own
-    /// length are ignored.
+    /// Checks in O(1) that the header's sections lie in order inside `page` and gives the view.
+    /// Bytes past the page's own length are ignored.
     pub fn parse(page: &'a [u8]) -> Result<Leaf<'a>, Malformed> {
         let header = page.first_chunk::<HEADER_BYTES>();
         let header = header.ok_or(Malformed::Truncated { have: page.len(), need: HEADER_BYTES })?;
@@ -303,13 +306,15 @@ impl<'a> Leaf<'a> {
         self.part(self.prefixes_at, self.count.saturating_mul(self.prefix_len))
     }
 
-    /// The heads: of each row's key the (up to) 8 bytes after the page's common prefix, zero-padded.
+    /// The heads: of each row's key the (up to) 8 bytes after the page's common prefix,
+    /// zero-padded.
     #[inline]
     pub fn heads(&self) -> &'a [[u8; 8]] {
         self.part(self.heads_at, self.count.saturating_mul(8)).as_chunks().0
     }
 
-    /// When all keys have the same length: bytes of the common prefix, and bytes of each head that belong to the key.
+    /// When all keys have the same length: bytes of the common prefix, and bytes of each head that
+    /// belong to the key.
     pub fn fixed_keys(&self) -> Option<(&'a [u8], usize)> {
         self.is_fixed().then(|| (self.common(), self.fixed))
     }

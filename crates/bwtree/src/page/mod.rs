@@ -1,8 +1,9 @@
 //! What lies in the arena: leaf pages and delta records.
 //!
-//! Everything in here is plain bytes with page-relative offsets, so a page is at once the tree's leaf and the wire
-//! format of the `delta` mode: [`Leaf::parse`] and [`DeltaRecord::parse`] take bytes from a hostile peer, and no accessor
-//! of theirs panics or reads outside them, whatever the bytes say.
+//! Everything in here is plain bytes with page-relative offsets, so a page is at once the tree's
+//! leaf and the wire format of the `delta` mode. [`Leaf::parse`] and [`DeltaRecord::parse`] take
+//! bytes from a hostile peer. No accessor of theirs panics or reads outside them, whatever the
+//! bytes say.
 
 mod build;
 mod delta;

@@ -23,7 +23,8 @@ impl Leaf<'_> {
         self.search_for::<false>(key)
     }
 
-    /// As [`search`](Leaf::search); `VALUE`: the row's value prefix will be read next, so it is asked for along with the keys.
+    /// As [`search`](Leaf::search); `VALUE`: the row's value prefix will be read next, so it is
+    /// asked for along with the keys.
     #[inline]
     pub(crate) fn search_for<const VALUE: bool>(&self, key: &[u8]) -> Result<usize, usize> {
         if self.common_len == 0 {

@@ -1,7 +1,8 @@
 //! Whether bytes that parse are a page, or a record, as a tree makes them.
 //!
-//! [`Leaf::parse`] looks at the header alone, and accessors answer something whatever the rest says. Who makes a new page of an
-//! old one, or searches in it, needs more: sections that hold what their slots say, and keys in order.
+//! [`Leaf::parse`] looks at the header alone, and accessors answer something whatever the rest
+//! says. Who makes a new page of an old one, or searches in it, needs more: sections that hold what
+//! their slots say, and keys in order.
 
 use super::delta::{DeltaRecord, OVERFLOW_BYTES, Op};
 use super::key::head_of;
@@ -9,8 +10,9 @@ use super::layout::*;
 use super::leaf::{KEY_SLOT_AT, KEY_SLOT_SHIFT, Leaf, SLOT_AT, SLOT_OVERFLOW};
 
 impl Leaf<'_> {
-    /// Checks every row, and the fences: keys ascend between them, have at most `key_max` bytes, and lie where the search looks for
-    /// them; rests lie one behind another. What is wrong otherwise.
+    /// Checks every row, and the fences: keys ascend between them, have at most `key_max` bytes,
+    /// and lie where the search looks for them; rests lie one behind another. What is wrong
+    /// otherwise.
     pub(crate) fn verify(&self, key_max: usize) -> Result<(), &'static str> {
         let (low, high) = (self.low_fence(), self.high_fence());
         let flags = self.flags & !(FLAG_FIXED | FLAG_HIGH | FLAG_OVERFLOW) == 0;
@@ -100,7 +102,8 @@ impl Leaf<'_> {
 }
 
 impl DeltaRecord<'_> {
-    /// Checks that the record is as a tree with such values makes it, and nothing follows it in `bytes`.
+    /// Checks that the record is as a tree with such values makes it, and nothing follows it in
+    /// `bytes`.
     pub(crate) fn verify(&self, bytes: &[u8], prefix_len: usize, key_max: usize) -> Result<(), &'static str> {
         let key = self.key();
         ensure(bytes.len() == self.record().len(), "a record has another length")?;
@@ -158,7 +161,8 @@ mod tests {
         assert_eq!(Leaf::parse(&page).unwrap().verify(10), Err("a key is too long"));
     }
 
-    /// A page with one byte changed is no page, or its rows lie between its fences in order and where the search finds them.
+    /// A page with one byte changed is no page, or its rows lie between its fences in order and
+    /// where the search finds them.
     #[test]
     fn what_passes_can_be_searched() {
         for page in pages() {

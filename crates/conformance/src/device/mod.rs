@@ -1,7 +1,7 @@
 //! What a block device owes, as a suite that every kind of device runs.
 //!
-//! Each sentence of [`overside_volume::device`] has an id and a check of the same name here. A crate
-//! with a device runs all of them by one macro, in an integration test:
+//! Each sentence of [`overside_volume::device`] has an id and a check of the same name here. A
+//! crate with a device runs all of them by one macro, in an integration test:
 //!
 //! ```ignore
 //! fn open() -> Box<dyn Device> { /* a new one, nothing written, 1 MiB or more */ }

@@ -64,7 +64,8 @@ fn deliver(pair: &mut Pair, to: &Area, first: usize, count: usize) -> Result<(),
     Ok(())
 }
 
-/// A request that breaks a limit is an error; the ones before it were accepted, it and the ones after were not.
+/// A request that breaks a limit is an error; the ones before it were accepted, it and the ones
+/// after were not.
 fn what_can_never_be_accepted(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let capabilities = pair.a.capabilities.clone();

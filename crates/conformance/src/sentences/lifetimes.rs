@@ -66,7 +66,8 @@ pub(super) fn close(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The receives of both ends come back, whichever closes; the port takes new connections afterwards.
+/// The receives of both ends come back, whichever closes; the port takes new connections
+/// afterwards.
 fn receives_of_the_other_end(harness: &dyn Harness, by_a: bool) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let areas = [pair.a.area(4096)?, pair.b.area(4096)?];
@@ -170,8 +171,8 @@ pub(super) fn death(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The part that holds for every provider; what a peer can write apart from messages and windows is tested with
-/// the provider itself.
+/// The part that holds for every provider; what a peer can write apart from messages and windows is
+/// tested with the provider itself.
 pub(super) fn hostile(harness: &dyn Harness) -> Result<(), Stop> {
     let mut hub = End::open(harness.provider())?;
     let mut honest = End::open(harness.provider())?;

@@ -214,7 +214,8 @@ fn wakes(harness: &dyn Harness) -> Result<(), Stop> {
     by_wait(harness)
 }
 
-/// Who sleeps until half of its loans are back is woken for fewer once the borrower sleeps, too: one of them has to go on.
+/// Who sleeps until half of its loans are back is woken for fewer once the borrower sleeps, too:
+/// one of them has to go on.
 fn by_few(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
     let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
@@ -238,7 +239,8 @@ fn by_few(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Less than half, and the peer does no more: whoever waits with a timeout has the report of it after that.
+/// Less than half, and the peer does no more: whoever waits with a timeout has the report of it
+/// after that.
 fn by_timeout(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
     let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);
@@ -334,7 +336,8 @@ fn copied_at_last(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The same by `wait`, of two threads: one lends and waits for all to be back, the other ends loans as they come.
+/// The same by `wait`, of two threads: one lends and waits for all to be back, the other ends loans
+/// as they come.
 fn by_wait(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);

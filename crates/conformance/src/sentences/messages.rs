@@ -310,7 +310,8 @@ pub(super) fn shared(harness: &dyn Harness) -> Result<(), Stop> {
     first_receive(harness)
 }
 
-/// A receiver that posts its first receive, to the shared queue, when the sender has a silent request behind it.
+/// A receiver that posts its first receive, to the shared queue, when the sender has a silent
+/// request behind it.
 fn first_receive(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     let (from, to) = (pair.a.area(4096)?, pair.b.area(4096)?);

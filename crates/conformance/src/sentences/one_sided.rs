@@ -11,8 +11,8 @@ use super::needs;
 use crate::ends::{End, Pair, QP, WAIT, connect, owes, part, pattern};
 use crate::{Harness, Stop};
 
-/// Another thread that looks at a window while it is written: `flag` is the place of the word that says that everything
-/// has arrived, `covered` the range that must be there then.
+/// Another thread that looks at a window while it is written: `flag` is the place of the word that
+/// says that everything has arrived, `covered` the range that must be there then.
 struct Watch<'a> {
     window: &'a Window,
     flag: u64,

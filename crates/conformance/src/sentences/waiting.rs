@@ -78,8 +78,9 @@ pub(super) fn arm(harness: &dyn Harness) -> Result<(), Stop> {
     sleep_until(&mut pair.b, "the end of a connection", |end| !end.events.is_empty())
 }
 
-/// The first messages wake their end as later ones do, though their sender has heard nothing of that
-/// end yet and never calls in again. The very first may bring more than itself, news of its memory say.
+/// The first messages wake their end as later ones do, though their sender has heard nothing of
+/// that end yet and never calls in again. The very first may bring more than itself, news of its
+/// memory say.
 fn first_words(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::new(harness)?;
     if !pair.a.capabilities.progress_by_itself {
@@ -96,8 +97,8 @@ fn first_words(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Ping-pong of two threads that sleep by their descriptors alone: a wake-up that is lost between the last
-/// poll and arming stops it.
+/// Ping-pong of two threads that sleep by their descriptors alone: a wake-up that is lost between
+/// the last poll and arming stops it.
 fn two_threads(pair: &mut Pair) -> Result<(), Stop> {
     let (Pair { a, b }, count) = (pair, 300);
     let areas = [a.area(4096)?, b.area(4096)?];

@@ -1,5 +1,5 @@
-//! A volume's requests: the node's cache, disks that turn below it, processors, and longest requests. x is bytes,
-//! requests outstanding, hits in a hundred, or disks.
+//! A volume's requests: the node's cache, disks that turn below it, processors, and longest
+//! requests. x is bytes, requests outstanding, hits in a hundred, or disks.
 
 use super::{ANYWHERE, at, part, ratio};
 use crate::{

@@ -1,4 +1,5 @@
-//! to-copy's figure 6 and §5.4 to §5.5: pages with deltas behind them, sent to 15 clients, and what their consolidation costs.
+//! to-copy's figure 6 and §5.4 to §5.5: pages with deltas behind them, sent to 15 clients, and what
+//! their consolidation costs.
 
 use super::{ANYWHERE, at, part, ratio};
 use crate::{
@@ -182,9 +183,10 @@ const fn delta(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "delta", parts, optional: false }
 }
 
-/// What consolidations cost an update at d = 4, over all work for a page that is sent after an update. It lies between two bounds,
-/// and the reading's interval covers both: what chains of 16 spare of the work and of the consolidations, which is too little, for they
-/// take longer to search; and all of the update.
+/// What consolidations cost an update at d = 4, over all work for a page that is sent after an
+/// update. It lies between two bounds, and the reading's interval covers both: what chains of 16
+/// spare of the work and of the consolidations, which is too little, for they take longer to
+/// search; and all of the update.
 fn consolidation(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let each = |series, x| figure.place(series, x, None)?.values(figure, WorkEach);
     let counted = |x| figure.place("consolidations an update", x, None)?.values(figure, Recorded);

@@ -1,4 +1,5 @@
-//! What stands behind the papers' arguments; x is bytes, destinations of a shuffle, or a query's number.
+//! What stands behind the papers' arguments; x is bytes, destinations of a shuffle, or a query's
+//! number.
 
 use super::{at, part, ratio};
 use crate::{

@@ -1,4 +1,5 @@
-//! Tables that survive: what a log, its checkpoints and recovery may cost, and the thesis' latencies as ratios.
+//! Tables that survive: what a log, its checkpoints and recovery may cost, and the thesis'
+//! latencies as ratios.
 
 use super::{at, part, ratio};
 use crate::{

@@ -1,4 +1,5 @@
-//! rdma-sockets' round trips of 64 B in five steps, and messages that ride in their request by size.
+//! rdma-sockets' round trips of 64 B in five steps, and messages that ride in their request by
+//! size.
 
 use super::{at, part, ratio};
 use crate::{

@@ -1,7 +1,8 @@
 //! Which question each claim puts to which figure.
 //!
-//! A bar is the paper's own ratio where the paper states one. Where it states a direction, the bar is 1, and the interval
-//! must lie beyond it. Absolute rates are of the papers' machines; a rule asks for one only where the claim is the rate.
+//! A bar is the paper's own ratio where the paper states one. Where it states a direction, the bar
+//! is 1, and the interval must lie beyond it. Absolute rates are of the papers' machines; a rule
+//! asks for one only where the claim is the rate.
 
 mod blocks;
 mod clients;

@@ -1,4 +1,5 @@
-//! Hit ratios of cache policies; x is the cache's share of the blocks that a trace touches, in a hundred. All is counted.
+//! Hit ratios of cache policies; x is the cache's share of the blocks that a trace touches, in a
+//! hundred. All is counted.
 
 use super::{at, part, ratio};
 use crate::{

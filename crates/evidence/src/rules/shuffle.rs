@@ -153,7 +153,8 @@ const fn projection(claim: &'static str, parts: &'static [Part]) -> Rule {
     Rule { claim, figure: "projection", parts, optional: false }
 }
 
-/// What is described while time is taken costs more than what was described before, by what describing it costs.
+/// What is described while time is taken costs more than what was described before, by what
+/// describing it costs.
 fn describing(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let work = |series| small(series).place(figure)?.values(figure, Work);
     let [lists, listed] = [work("sge-list, described")?, work("sge-list")?];

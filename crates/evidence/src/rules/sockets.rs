@@ -1,4 +1,5 @@
-//! rdma-sockets' table 2, and the speed-up that it cites: transactions of PostgreSQL a second, plainly and under the library.
+//! rdma-sockets' table 2, and the speed-up that it cites: transactions of PostgreSQL a second,
+//! plainly and under the library.
 
 use super::{at, ratio};
 use crate::{

@@ -1,4 +1,5 @@
-//! Every rule can say everything: data is made up until each half has agreed, differed and, where it is measured, not told.
+//! Every rule can say everything: data is made up until each half has agreed, differed and, where
+//! it is measured, not told.
 
 use super::*;
 use crate::{DataPoint, Judged, Lack, Measured, Says, judge, stats::SplitMix};
@@ -104,7 +105,8 @@ fn every_half_of_every_rule_can_agree_differ_and_not_tell() {
     }
 }
 
-/// What is missed is said to be missed, by the figure's own JSON, and what cannot be told is not called met.
+/// What is missed is said to be missed, by the figure's own JSON, and what cannot be told is not
+/// called met.
 #[test]
 fn a_figure_that_misses_its_bars_says_so() {
     let place = |series: &str, value: f64, spread: f64| {
@@ -165,7 +167,8 @@ fn verdict(points: &[Value], claim: &str) -> (Says, String) {
     (one.verdict, one.here())
 }
 
-/// The paper's server sends to 15 clients in every experiment: no part reads the curves of one client.
+/// The paper's server sends to 15 clients in every experiment: no part reads the curves of one
+/// client.
 #[test]
 fn what_is_asked_of_transmit_and_delta_is_asked_of_15_clients() {
     let mut made = Made(SplitMix(1));
@@ -199,7 +202,8 @@ fn gathering_that_stays_ahead_at_16_records_differs() {
     assert_eq!(verdict(&points, "TC-C16").0, Says::Agrees);
 }
 
-/// The sender waits a third of its time by gathering and never by copying out: the paper says mostly, of both.
+/// The sender waits a third of its time by gathering and never by copying out: the paper says
+/// mostly, of both.
 #[test]
 fn a_sender_that_hardly_waits_differs() {
     let curves = [
@@ -238,8 +242,8 @@ fn one_send_with_more_work_refutes_every_case() {
     assert!(here.contains("(at 16384)"), "{here}");
 }
 
-/// Gets that take no longer beside scans than beside nothing refute that large transfers harm them; and where most of a
-/// request is the server's work, it is not its transfer.
+/// Gets that take no longer beside scans than beside nothing refute that large transfers harm them;
+/// and where most of a request is the server's work, it is not its transfer.
 #[test]
 fn requests_that_scans_do_not_disturb_differ() {
     let modes = ["copy", "gather", "delta", "in-place", "auto"];
@@ -539,7 +543,8 @@ fn a_node_that_misses_its_bars_is_said_to() {
     assert_eq!((lacking, alone.len()), (14, 21));
 }
 
-/// Where LRU has nearly the hits of MQ it suits, and where the default has fewer than another policy that is said.
+/// Where LRU has nearly the hits of MQ it suits, and where the default has fewer than another
+/// policy that is said.
 #[test]
 fn a_trace_that_suits_lru_differs() {
     let figure = |lru: f64, default: f64, warmest: f64| {
@@ -601,8 +606,8 @@ fn clients_that_are_not_as_the_paper_has_them_differ() {
     }
 }
 
-/// wDSA that is as soon as the native client, or takes the processor no longer; a native client that is later than both; one
-/// that does most of its work when the reply comes.
+/// wDSA that is as soon as the native client, or takes the processor no longer; a native client
+/// that is later than both; one that does most of its work when the reply comes.
 #[test]
 fn the_three_clients_stand_in_the_papers_order_or_differ() {
     // Time and processor time of the native client, of FUSE and of wDSA; the reply's share.
@@ -629,7 +634,8 @@ fn the_three_clients_stand_in_the_papers_order_or_differ() {
     );
 }
 
-/// A client that sleeps under load; deregistering in regions that pays with one request, or does not with many.
+/// A client that sleeps under load; deregistering in regions that pays with one request, or does
+/// not with many.
 #[test]
 fn steps_that_do_not_pay_as_the_paper_says_differ() {
     let said = |values: [f64; 5]| {
@@ -652,7 +658,8 @@ fn steps_that_do_not_pay_as_the_paper_says_differ() {
     assert_eq!(said([0.9, 1e5, 2e5, 3e5, 2e5]), all([Differs; 3]));
 }
 
-/// Half of what consolidations cost is seen where chains of 16 have half as many of them. They cost no more than the whole update.
+/// Half of what consolidations cost is seen where chains of 16 have half as many of them. They cost
+/// no more than the whole update.
 #[test]
 fn consolidation_costs_from_what_chains_of_16_spare_to_all_of_an_update() {
     let said = |update: f64, seldom: f64| {
@@ -675,7 +682,8 @@ fn consolidation_costs_from_what_chains_of_16_spare_to_all_of_an_update() {
     assert_eq!(said(400.0, 0.1), Says::Differs, "no more than 0.4");
 }
 
-/// A region that takes longer to describe than the lists it stands for saves nothing there, however cheap its post.
+/// A region that takes longer to describe than the lists it stands for saves nothing there, however
+/// cheap its post.
 #[test]
 fn regions_that_are_dearer_to_describe_than_lists_differ() {
     let said = |describing: f64| {

@@ -1,5 +1,5 @@
-//! to-copy's figures 3 to 5: records copied out against records gathered, sent to 15 clients as in all of its experiments;
-//! x is bytes a send.
+//! to-copy's figures 3 to 5: records copied out against records gathered, sent to 15 clients as in
+//! all of its experiments; x is bytes a send.
 
 use super::{ANYWHERE, at, on, part, peak, ratio, some};
 use crate::{
@@ -273,7 +273,8 @@ fn reach(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     Ok(Reading::of(String::new(), &[end(ZERO_128)? / end(COPY_128)?], true).into_iter().collect())
 }
 
-/// At the send where each size saves most: what is left of the work, the larger records' over the smaller ones'.
+/// At the send where each size saves most: what is left of the work, the larger records' over the
+/// smaller ones'.
 fn more_for_larger(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let left = |zero, copy| -> Result<Vec<f64>, Lack> {
         let best = each(figure, Work, zero, copy, ANYWHERE)?;

@@ -1,8 +1,9 @@
 //! CSV with a header row.
 //!
-//! A field with nothing in it is a null; in a column that has no nulls and holds text or bytes it is
-//! the empty value. `""` is the empty value wherever a column can hold one, else a null. So DuckDB and
-//! PostgreSQL write them. Bytes are `0x` and hexadecimal digits, dates and timestamps as in ISO 8601.
+//! A field with nothing in it is a null; in a column that has no nulls and holds text or bytes it
+//! is the empty value. `""` is the empty value wherever a column can hold one, else a null. So
+//! DuckDB and PostgreSQL write them. Bytes are `0x` and hexadecimal digits, dates and timestamps as
+//! in ISO 8601.
 
 mod infer;
 mod records;
@@ -35,7 +36,8 @@ impl CsvReader {
     /// Reads the header and the first rows to learn the columns' types; `known` go before guesses.
     ///
     /// # Errors
-    /// No header, a column without a name or two of one name, a type for a column that is not there.
+    /// No header, a column without a name or two of one name, a type for a column that is not
+    /// there.
     pub fn open(source: impl Read + Send + 'static, known: &[Field]) -> Result<CsvReader> {
         let mut record = Record::new();
         let mut records = Records::taping(source);

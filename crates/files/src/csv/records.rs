@@ -1,7 +1,7 @@
 //! Records of a CSV file: fields as text, with the line they begin on.
 //!
-//! Built on csv-core rather than on the `csv` crate's reader, which takes an unclosed quote at
-//! the end of a file for a closed one and lets a record grow to the size of the file.
+//! Built on csv-core rather than on the `csv` crate's reader. That takes an unclosed quote at the
+//! end of a file for a closed one, and lets a record grow to the size of the file.
 
 use crate::limits::COLUMNS_MAX;
 use anyhow::{Result, bail};
@@ -39,7 +39,8 @@ impl Record {
         std::str::from_utf8(&self.bytes[start..self.ends[index]]).ok()
     }
 
-    /// Whether field `index` is written with quotes: then it is the empty text where it is empty, else a null.
+    /// Whether field `index` is written with quotes: then it is the empty text where it is empty,
+    /// else a null.
     pub fn is_quoted(&self, index: usize) -> bool {
         self.quotes.fields.binary_search(&index).is_ok()
     }
@@ -152,7 +153,8 @@ impl Records {
     /// Reads the next record into `record`; `false` at the end. Blank lines are passed over.
     ///
     /// # Errors
-    /// The file ends inside a quoted field; a record longer than [`RECORD_BYTES_MAX`], or of more fields than a table has columns.
+    /// The file ends inside a quoted field; a record longer than [`RECORD_BYTES_MAX`], or of more
+    /// fields than a table has columns.
     pub fn read(&mut self, record: &mut Record) -> Result<bool> {
         record.line = self.parser.line();
         let (mut filled, mut fields) = (0, 0);

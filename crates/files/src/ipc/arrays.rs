@@ -24,8 +24,8 @@ pub struct Body<'a> {
     buffers: usize,
     views: usize,
     budget: &'a Budget,
-    /// For buffers that do not lie in the body: a few compressed bytes that repeat themselves unpack into gigabytes, and any number
-    /// of columns may name the same buffer.
+    /// For buffers that do not lie in the body: a few compressed bytes that repeat themselves
+    /// unpack into gigabytes, and any number of columns may name the same buffer.
     charges: Vec<Charge>,
 }
 
@@ -43,7 +43,8 @@ impl<'a> Body<'a> {
     /// The next column.
     ///
     /// # Errors
-    /// A buffer is missing, too short or damaged; a dictionary is missing; more is unpacked than the file may take.
+    /// A buffer is missing, too short or damaged; a dictionary is missing; more is unpacked than
+    /// the file may take.
     pub fn column(&mut self, column: &Column, dictionaries: &Dictionaries) -> Result<StoredColumn> {
         let Some((id, index)) = &column.dictionary else {
             return Ok(StoredColumn::Values(self.values(&column.stored)?));

@@ -1,4 +1,5 @@
-//! The values of dictionaries, as they came: what a delta adds is put behind what there is, which stays where it lies.
+//! The values of dictionaries, as they came: what a delta adds is put behind what there is, which
+//! stays where it lies.
 
 use super::super::budget::Charge;
 use arrow_array::cast::AsArray;

@@ -1,4 +1,5 @@
-//! A batch as the file stores it, handed on in parts: dictionaries, views and large types become plain values part by part.
+//! A batch as the file stores it, handed on in parts: dictionaries, views and large types become
+//! plain values part by part.
 
 use super::super::budget::Charge;
 use super::dictionary::Dictionary;
@@ -31,7 +32,8 @@ pub enum StoredColumn {
 }
 
 impl StoredColumn {
-    /// Adds the bytes of the texts or binaries of the rows from `from` on, for as many as `lengths` has.
+    /// Adds the bytes of the texts or binaries of the rows from `from` on, for as many as `lengths`
+    /// has.
     ///
     /// # Errors
     /// An index lies beyond its dictionary.

@@ -34,7 +34,8 @@ impl IpcWriter {
         Ok(writer)
     }
 
-    /// Writes a message's metadata, padded so that what follows lies at 64 bytes. Returns its length.
+    /// Writes a message's metadata, padded so that what follows lies at 64 bytes. Returns its
+    /// length.
     fn metadata(&mut self, metadata: Vec<u8>) -> Result<u64> {
         let end = self.at + 8 + metadata.len() as u64;
         let padding = end.next_multiple_of(64) - end;

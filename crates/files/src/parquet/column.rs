@@ -18,14 +18,16 @@ use std::sync::Arc;
 
 /// Decodes one column of one row group, from its start on.
 pub trait ColumnReader: Send {
-    /// Decodes until `rows` rows are there, or fewer (but one) where their texts and binaries take `room` bytes or more. Returns
-    /// how many rows are there, at most `rows`, and the bytes of all that are.
+    /// Decodes until `rows` rows are there, or fewer (but one) where their texts and binaries take
+    /// `room` bytes or more. Returns how many rows are there, at most `rows`, and the bytes of all
+    /// that are.
     ///
     /// # Errors
     /// The column has fewer rows, is damaged, or takes more memory than the file may.
     fn fill(&mut self, rows: usize, room: usize) -> Result<(usize, usize)>;
 
-    /// Adds the bytes of each row's text or binary, for as many rows as `lengths` has; they must be there.
+    /// Adds the bytes of each row's text or binary, for as many rows as `lengths` has; they must be
+    /// there.
     fn add_lengths(&self, lengths: &mut [usize]);
 
     /// The first `rows` rows, which must be there.
@@ -149,7 +151,8 @@ impl Source {
     }
 }
 
-/// What was decoded; what was taken of it goes when it is most of it, so that each is moved a few times at most.
+/// What was decoded; what was taken of it goes when it is most of it, so that each is moved a few
+/// times at most.
 struct Pending<V> {
     all: Vec<V>,
     taken: usize,

@@ -1,9 +1,10 @@
-//! What the reader of a column and the pages below it say to each other: when to stop between pages.
+//! What the reader of a column and the pages below it say to each other: when to stop between
+//! pages.
 //!
-//! The `parquet` crate's column reader goes on from page to page until it has as many values as were
-//! asked for. Texts and binaries lie in their pages, or are copied out of them one by one, so a few
-//! thousand values can hold gigabytes. Pages therefore end early where they were told to, which the
-//! crate takes for the column's end until it is called again.
+//! The `parquet` crate's column reader goes on from page to page until it has as many values as
+//! were asked for. Texts and binaries lie in their pages, or are copied out of them one by one, so
+//! a few thousand values can hold gigabytes. Pages therefore end early where they were told to,
+//! which the crate takes for the column's end until it is called again.
 
 use super::super::budget::Charge;
 use bytes::Bytes;
@@ -21,7 +22,8 @@ pub struct Flow {
     copied_max: AtomicU64,
     /// Values that the reader has asked for.
     asked: AtomicU64,
-    /// Bytes that a value of the page in hand may be copied into; 0 where values stay where they lie.
+    /// Bytes that a value of the page in hand may be copied into; 0 where values stay where they
+    /// lie.
     copy_bytes: AtomicU64,
     stopped: AtomicU8,
 }
@@ -38,8 +40,8 @@ pub enum Stop {
 }
 
 impl Flow {
-    /// Before `values` are asked for, of which texts and binaries shall hold `room` bytes: how many may be. From `held_max` bytes of
-    /// held pages on none is begun.
+    /// Before `values` are asked for, of which texts and binaries shall hold `room` bytes: how many
+    /// may be. From `held_max` bytes of held pages on none is begun.
     pub fn ask(&self, values: usize, room: u64, held_max: u64) -> usize {
         let copied_max = room.min(COPIED_BYTES_MAX);
         let copies = copied_max.checked_div(self.copy_bytes.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
@@ -74,7 +76,8 @@ impl Flow {
         admits
     }
 
-    /// Whether a page whose values are copied into at most `copy_bytes` each may be given to the decoder now.
+    /// Whether a page whose values are copied into at most `copy_bytes` each may be given to the
+    /// decoder now.
     pub fn admits_values(&self, copy_bytes: u64) -> bool {
         self.copy_bytes.store(copy_bytes, Ordering::Relaxed);
         let asked = self.asked.load(Ordering::Relaxed);
@@ -110,5 +113,6 @@ impl Drop for HeldBody {
     }
 }
 
-/// Bytes that may be copied out of a page before they are looked at. A page of a MiB still yields some values at once.
+/// Bytes that may be copied out of a page before they are looked at. A page of a MiB still yields
+/// some values at once.
 const COPIED_BYTES_MAX: u64 = 16 << 20;

@@ -45,7 +45,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The pages of `chunk`, which lies within the file's first `file_bytes`. What they hold is charged to `budget`.
+    /// The pages of `chunk`, which lies within the file's first `file_bytes`. What they hold is
+    /// charged to `budget`.
     ///
     /// # Errors
     /// The chunk lies elsewhere, or is compressed by a codec that is not built in.
@@ -125,7 +126,8 @@ impl Pages {
         }
     }
 
-    /// Reads the header at `next` and moves past it; doubles what it reads until the header is whole.
+    /// Reads the header at `next` and moves past it; doubles what it reads until the header is
+    /// whole.
     fn header(&mut self) -> Result<PageHeader> {
         let left = self.end - self.next;
         let mut length = left.min(HEADER_BYTES);
@@ -286,8 +288,8 @@ impl PageReader for Pages {
     }
 }
 
-/// Bytes that a value of the page may be copied into. Only one encoding copies: each value is what it shares with the one before,
-/// and more, so it may be as long as the page.
+/// Bytes that a value of the page may be copied into. Only one encoding copies: each value is what
+/// it shares with the one before, and more, so it may be as long as the page.
 fn copy_bytes(page: &Page) -> u64 {
     match page {
         Page::DataPage { buf, encoding: Encoding::DELTA_BYTE_ARRAY, .. }

@@ -1,8 +1,8 @@
 //! As much of Thrift's compact protocol as page headers and a schema's outline need.
 //!
-//! The `parquet` crate reads the footer; page headers are read here, so that every size in one
-//! is checked before a page is allocated, and the schema is walked here first, because a
-//! hostile one nests deep enough to exhaust the stack of a recursive reader.
+//! The `parquet` crate reads the footer. Page headers are read here, so that every size in one is
+//! checked before a page is allocated. The schema is walked here first, because a hostile one nests
+//! deep enough to exhaust the stack of a recursive reader.
 
 use anyhow::{Context, Result, bail, ensure};
 

@@ -1,4 +1,5 @@
-//! Parquet files written: row groups of a fixed number of rows, Snappy, dictionaries where they pay.
+//! Parquet files written: row groups of a fixed number of rows, Snappy, dictionaries where they
+//! pay.
 
 use super::super::Sink;
 use super::schema::{decimal_bytes, parquet_schema};

@@ -12,15 +12,18 @@ pub struct Manifest {
     pub number: u64,
     /// Which start of a server wrote it.
     pub incarnation: u64,
-    /// Every change with a lower stamp is in it; of later ones some are. The log is replayed from here on.
+    /// Every change with a lower stamp is in it; of later ones some are. The log is replayed from
+    /// here on.
     pub floor: u64,
-    /// The oldest segment with a record that is replayed, if a log was written; else a number that no segment had.
+    /// The oldest segment with a record that is replayed, if a log was written; else a number that
+    /// no segment had.
     pub segment: u64,
     /// Position of the log that was on the disk.
     pub position: u64,
     /// No stamp that was drawn is this or greater.
     pub next_stamp: u64,
-    /// No table had this number or a greater one, or will have it: some below may be set aside for those to come.
+    /// No table had this number or a greater one, or will have it: some below may be set aside for
+    /// those to come.
     pub next_table: u32,
     /// A log was written.
     pub logged: bool,

@@ -1,13 +1,14 @@
 //! Checkpoints: tables written down page by page, so that less of the log is needed.
 //!
-//! A file of pages for each table, in parts; a footer at its end that lists the parts; and a manifest that lists the tables. Each names the
-//! checksum of what it lists, so what the manifest says holds for every byte.
+//! A file of pages for each table, in parts; a footer at its end that lists the parts; and a
+//! manifest that lists the tables. Each names the checksum of what it lists, so what the manifest
+//! says holds for every byte.
 //!
 //! # Version 1
 //!
-//! In the folder `checkpoint/` of a data directory. Numbers
-//! ascend and are not used again; a name is a number in 16 hexadecimal digits and an end. `.part` is a
-//! manifest that is being written, and means nothing. Checksums are CRC32C.
+//! In the folder `checkpoint/` of a data directory. Numbers ascend and are not used again; a name
+//! is a number in 16 hexadecimal digits and an end. `.part` is a manifest that is being written,
+//! and means nothing. Checksums are CRC32C.
 //!
 //! `.manifest` lists the tables of a checkpoint. It gets its name when all that it lists is on the
 //! disk; the newest one counts.

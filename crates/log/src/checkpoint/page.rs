@@ -104,7 +104,8 @@ pub fn write_page(page: &Page<'_>, part: &mut Vec<u8>) -> u32 {
     page.write(&mut part[at..])
 }
 
-/// The pages of a part, in order: each with its checksum. `Err` is where something is wrong, and what.
+/// The pages of a part, in order: each with its checksum. `Err` is where something is wrong, and
+/// what.
 pub fn parse_part(bytes: &[u8]) -> impl Iterator<Item = Result<(PageRef<'_>, u32), (usize, &'static str)>> {
     let mut at = 0;
     let mut broken = false;
@@ -159,7 +160,8 @@ fn parse(bytes: &[u8]) -> Result<(PageRef<'_>, u32, usize), &'static str> {
     Ok((page, checksum, all))
 }
 
-/// Checksum u32, newest u64; bytes, count, rows from and to, bytes of low and high fence and base, how many deltas and extents, each u32.
+/// Checksum u32, newest u64; bytes, count, rows from and to, bytes of low and high fence and base,
+/// how many deltas and extents, each u32.
 const HEADER_BYTES: usize = 48;
 const NO_FENCE: u32 = u32::MAX;
 

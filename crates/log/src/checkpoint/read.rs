@@ -25,10 +25,12 @@ pub struct PagesReader {
 }
 
 impl<D: Disk> Directory<D> {
-    /// The newest checkpoint that was completed. Ask before the log is read: it is read from there on.
+    /// The newest checkpoint that was completed. Ask before the log is read: it is read from there
+    /// on.
     ///
     /// # Errors
-    /// It is damaged, of another directory or another version. In [`Mode::Salvage`] an older one is taken, if there is one.
+    /// It is damaged, of another directory or another version. In [`Mode::Salvage`] an older one is
+    /// taken, if there is one.
     pub fn checkpoint(&mut self) -> Result<Option<Manifest>, Refusal> {
         let entries = self.entries(layout::CHECKPOINT)?;
         let mut numbers: Vec<u64> =
@@ -118,7 +120,8 @@ impl PagesReader {
     /// Gives out the pages of a part, in the order of keys, after all of them were checked.
     ///
     /// # Errors
-    /// The part is damaged, or `each` refused a page. In [`Mode::Salvage`] the pages before the damage are given out first.
+    /// The part is damaged, or `each` refused a page. In [`Mode::Salvage`] the pages before the
+    /// damage are given out first.
     ///
     /// # Panics
     /// When there is no such part.

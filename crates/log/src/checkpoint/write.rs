@@ -80,14 +80,15 @@ impl Checkpoints {
         self.last.as_ref()
     }
 
-    /// Begins one. `floor` was read from the stamps before any of its pages is: every change below is in them.
+    /// Begins one. `floor` was read from the stamps before any of its pages is: every change below
+    /// is in them.
     pub fn begin(&mut self, floor: u64) -> Checkpoint<'_> {
         let (tables, files, pool) = (Vec::new(), Vec::new(), Vec::new());
         Checkpoint { of: self, floor, tables, files, open: None, under_way: 0, pool, finished: false }
     }
 
-    /// Sets table numbers below `next_table` aside, without a new checkpoint: after a crash, however much of the log it
-    /// costs, no table gets one of them.
+    /// Sets table numbers below `next_table` aside, without a new checkpoint: after a crash,
+    /// however much of the log it costs, no table gets one of them.
     ///
     /// # Errors
     /// The disk is full or failing; the last checkpoint still counts.
@@ -101,7 +102,8 @@ impl Checkpoints {
         self.clean(self.facts.salvaged)
     }
 
-    /// Writes a manifest, and gives it its name once all that it lists has its own. Says when it is `named`, and may count.
+    /// Writes a manifest, and gives it its name once all that it lists has its own. Says when it is
+    /// `named`, and may count.
     fn publish(&mut self, manifest: Manifest, named: &mut bool) -> io::Result<()> {
         let part = layout::part(manifest.number);
         let bytes = manifest.write();
@@ -186,8 +188,8 @@ impl Checkpoint<'_> {
         Ok(())
     }
 
-    /// The next page of the table, in the order of keys. It is copied before this returns; `true` says that a write was begun, after
-    /// which the caller may pause.
+    /// The next page of the table, in the order of keys. It is copied before this returns; `true`
+    /// says that a write was begun, after which the caller may pause.
     ///
     /// # Errors
     /// The disk is full or failing.
@@ -218,8 +220,9 @@ impl Checkpoint<'_> {
         Ok(full)
     }
 
-    /// Takes a table over from the last checkpoint: nothing in it has changed since. False if it was not there, or may be damaged
-    /// there: what was passed over must not be in a checkpoint again.
+    /// Takes a table over from the last checkpoint: nothing in it has changed since. False if it
+    /// was not there, or may be damaged there: what was passed over must not be in a checkpoint
+    /// again.
     pub fn keep(&mut self, number: u32) -> bool {
         if self.of.facts.salvaged {
             return false;
@@ -230,8 +233,8 @@ impl Checkpoint<'_> {
         kept.is_some()
     }
 
-    /// Whether every change in it is in the log and on the disk, so that it may count. Otherwise what is recovered could have a change
-    /// without an earlier one.
+    /// Whether every change in it is in the log and on the disk, so that it may count. Otherwise
+    /// what is recovered could have a change without an earlier one.
     pub fn is_covered(&self, log: &Appender) -> bool {
         !self.of.facts.logged || log.synced_floor() > self.newest() || mutant("footer-before-log")
     }
@@ -249,7 +252,8 @@ impl Checkpoint<'_> {
         ended.map(|table| table.footer_at).sum::<u64>() + open
     }
 
-    /// Brings all tables' pages to the disk. After it, wait until the log [covers](Self::is_covered) them.
+    /// Brings all tables' pages to the disk. After it, wait until the log
+    /// [covers](Self::is_covered) them.
     ///
     /// # Errors
     /// The disk is full or failing.
@@ -257,12 +261,13 @@ impl Checkpoint<'_> {
         self.end_table()
     }
 
-    /// Makes it count, and takes away what it replaces. The log may give up what lies below its floor afterwards
-    /// ([`Log::release`](crate::Log::release)). No stamp that was drawn is `next_stamp` or greater, and no table had `next_table` or a
-    /// greater number.
+    /// Makes it count, and takes away what it replaces. The log may give up what lies below its
+    /// floor afterwards ([`Log::release`](crate::Log::release)). No stamp that was drawn is
+    /// `next_stamp` or greater, and no table had `next_table` or a greater number.
     ///
     /// # Errors
-    /// The disk is full or failing, or the log does not cover it yet: then the last one still counts.
+    /// The disk is full or failing, or the log does not cover it yet: then the last one still
+    /// counts.
     pub fn finish(mut self, log: &Appender, next_stamp: u64, next_table: u32) -> io::Result<()> {
         self.end_table()?;
         if !self.is_covered(log) {

@@ -7,8 +7,8 @@ use super::kernel::PackKernel;
 use super::load::fixed;
 use crate::kernels::prefetch;
 
-/// Packs `count` values of `width` bytes that lie `step` apart, and fetches what lies `ahead` bytes behind each (0:
-/// nothing).
+/// Packs `count` values of `width` bytes that lie `step` apart, and fetches what lies `ahead` bytes
+/// behind each (0: nothing).
 ///
 /// # Safety
 /// The values are readable, `to` has room for them and is disjoint; the kernel was detected.
@@ -122,7 +122,8 @@ impl<'a> Bits<'a> {
         Self { rows, index, word: rows.word(index) & (u64::MAX << (row % 64)) }
     }
 
-    /// The next set rows, `most` at most, and no more words than `buffer` holds. The kernel was detected.
+    /// The next set rows, `most` at most, and no more words than `buffer` holds. The kernel was
+    /// detected.
     #[inline]
     pub(super) fn take<'b>(&mut self, kernel: PackKernel, most: usize, buffer: &'b mut [u64]) -> Words<'b> {
         #[cfg(target_arch = "x86_64")]
@@ -134,8 +135,8 @@ impl<'a> Bits<'a> {
         self.take_by(most, buffer, lowest)
     }
 
-    /// As [`take`](Self::take), with the instructions of whoever this becomes a part of; `lowest` keeps so many of the set bits,
-    /// fewer than there are.
+    /// As [`take`](Self::take), with the instructions of whoever this becomes a part of; `lowest`
+    /// keeps so many of the set bits, fewer than there are.
     #[inline(always)]
     pub(super) fn take_by<'b>(
         &mut self,
@@ -175,9 +176,9 @@ fn lowest(word: u64, count: usize) -> u64 {
 /// Packs a column's values of the given words. Gives the bytes.
 ///
 /// # Safety
-/// `base` plus the column's offsets are readable for all set rows, and for all rows of the first `whole` words;
-/// `to` has `room` bytes, enough for the set ones, and is disjoint; the kernel was detected. What lies `ahead` bytes behind
-/// each dense value is fetched (0: nothing).
+/// `base` plus the column's offsets are readable for all set rows, and for all rows of the first
+/// `whole` words. `to` has `room` bytes, enough for the set ones, and is disjoint. The kernel was
+/// detected. What lies `ahead` bytes behind each dense value is fetched (0: nothing).
 pub(super) unsafe fn compress(
     kernel: PackKernel,
     base: *const u8,
@@ -241,8 +242,8 @@ unsafe fn single_of<const W: usize>(mut word: u64, from: *const u8, stride: usiz
     at
 }
 
-/// Values without space between them: vectors where a word has several, and where reading all its rows and writing
-/// whole vectors stays inside.
+/// Values without space between them: vectors where a word has several, and where reading all its
+/// rows and writing whole vectors stays inside.
 unsafe fn dense_of<const W: usize>(
     kernel: PackKernel,
     from: *const u8,
@@ -270,7 +271,8 @@ unsafe fn dense_of<const W: usize>(
 /// The loop around a vector kernel, which may write 64 bytes more than the values of its word.
 ///
 /// # Safety
-/// As [`compress`]; `whole` reads 64 values and writes the set ones and at most 64 bytes behind them.
+/// As [`compress`]; `whole` reads 64 values and writes the set ones and at most 64 bytes behind
+/// them.
 #[inline(always)]
 pub(super) unsafe fn dense_words<const W: usize>(
     from: *const u8,

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 use super::kernel::PackKernel;
 use crate::MemoryError;
 
-/// Packs the rows of several regions over the same columns, each into a buffer of its own, and reads each line of the columns
-/// once, whoever wants something of it (d-rdma §4.1 DR-M32, §6 DR-M59). What a row costs hardly depends on how many destinations
-/// there are.
+/// Packs the rows of several regions over the same columns, each into a buffer of its own, and
+/// reads each line of the columns once, whoever wants something of it (d-rdma §4.1 DR-M32, §6
+/// DR-M59). What a row costs hardly depends on how many destinations there are.
 #[derive(Debug)]
 pub struct Dealer<'a> {
     kernel: PackKernel,
@@ -35,8 +35,9 @@ pub struct Place<'b> {
 }
 
 impl<'a> Dealer<'a> {
-    /// Over `memory`; none where one of the shapes is anything else than some rows, a message each, of the same 2 to 8 dense columns of
-    /// 4 bytes, where they are more than 255, or where there are no vectors for it.
+    /// Over `memory`, for shapes that are some rows, a message each, of the same 2 to 8 dense
+    /// columns of 4 bytes. None for other shapes, for more than 255 of them, or where there are no
+    /// vectors for it.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when a shape leaves the memory.
@@ -44,7 +45,8 @@ impl<'a> Dealer<'a> {
         Self::with(PackKernel::best(), memory, shapes)
     }
 
-    /// As [`new`](Self::new), with the kernel given, or the best below it that this processor can run.
+    /// As [`new`](Self::new), with the kernel given, or the best below it that this processor can
+    /// run.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -92,7 +94,8 @@ impl<'a> Dealer<'a> {
         self.next >= self.rows
     }
 
-    /// Deals rows, in order, until all are dealt or a destination has no room for the one that is next: its place is full then.
+    /// Deals rows, in order, until all are dealt or a destination has no room for the one that is
+    /// next: its place is full then.
     ///
     /// # Panics
     /// When there are not as many places as destinations, or one of them says that it has more rows
@@ -111,7 +114,8 @@ impl<'a> Dealer<'a> {
         }
     }
 
-    /// Who wants which rows of the block that is next: its first row, and whether two want the same.
+    /// Who wants which rows of the block that is next: its first row, and whether two want the
+    /// same.
     #[inline]
     fn look(&mut self) -> (u64, bool) {
         let (block, rest) = (self.next / 64 * 64, u64::MAX << (self.next % 64));
@@ -121,7 +125,8 @@ impl<'a> Dealer<'a> {
         (block, count(&self.words, &mut self.counts))
     }
 
-    /// Whether each has room for its rows of the block, and for what a vector writes behind the last.
+    /// Whether each has room for its rows of the block, and for what a vector writes behind the
+    /// last.
     #[inline]
     fn fits(&self, places: &[Place<'_>]) -> bool {
         let row_bytes = self.row_bytes();
@@ -158,7 +163,8 @@ impl<'a> Dealer<'a> {
         }
     }
 
-    /// Rows of the block one by one, up to the first that finds no room; whether that was all of them.
+    /// Rows of the block one by one, up to the first that finds no room; whether that was all of
+    /// them.
     fn deal_some(&mut self, block: u64, places: &mut [Place<'_>]) -> bool {
         let row_bytes = self.row_bytes();
         let mut until = 64;
@@ -186,7 +192,8 @@ impl<'a> Dealer<'a> {
     }
 }
 
-/// 64 rows of `columns` columns, of which `at` says where the first of these values lies, each behind the last of its destination.
+/// 64 rows of `columns` columns, of which `at` says where the first of these values lies, each
+/// behind the last of its destination.
 ///
 /// # Safety
 /// As the kernels of [`x86_deal`](super::x86_deal).

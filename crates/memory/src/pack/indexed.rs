@@ -1,6 +1,7 @@
-//! Rows of a bitmap across columns. Dense columns of 4 bytes are turned by vectors, if there are such: all rows where many are set, else those that are. Of others, first the
-//! numbers of the set rows, by vectors and without a branch on the bits, then row by row: only what is wanted is read, and
-//! no step waits for another.
+//! Rows of a bitmap across columns. Dense columns of 4 bytes are turned by vectors, if there are
+//! such: all rows where many are set, else those that are. Of others, first the numbers of the set
+//! rows, by vectors and without a branch on the bits, then row by row: only what is wanted is read,
+//! and no step waits for another.
 
 use std::mem::MaybeUninit;
 
@@ -15,8 +16,8 @@ use crate::kernels::prefetch_to_write;
 /// Packs `count` set rows from where `bits` stands, which it moves on.
 ///
 /// # Safety
-/// `base` plus the columns' offsets are readable for all set rows; `to` has room for `count` rows and is disjoint; the
-/// kernel was detected.
+/// `base` plus the columns' offsets are readable for all set rows; `to` has room for `count` rows
+/// and is disjoint; the kernel was detected.
 pub(super) unsafe fn rows(
     kernel: PackKernel,
     base: *const u8,
@@ -36,7 +37,8 @@ pub(super) unsafe fn rows(
     }
 }
 
-/// Packs the set rows of the next [`NUMBERS`] rows, `most` of them at most, and gives how many; none behind the last row.
+/// Packs the set rows of the next [`NUMBERS`] rows, `most` of them at most, and gives how many;
+/// none behind the last row.
 ///
 /// # Safety
 /// As [`rows`], for `most` rows.
@@ -68,7 +70,8 @@ pub(super) unsafe fn stretch(
     }
 }
 
-/// Packs rows by vectors where they read most of what they read for something: of how many words, and how many rows that were.
+/// Packs rows by vectors where they read most of what they read for something: of how many words,
+/// and how many rows that were.
 ///
 /// # Safety
 /// As [`stretch`].
@@ -269,7 +272,8 @@ unsafe fn spread_of<const W: usize>(from: *const u8, stride: usize, numbers: &[u
     }
 }
 
-/// Rows whose numbers are found before any of them is moved: what they are made of stays in the first-level cache.
+/// Rows whose numbers are found before any of them is moved: what they are made of stays in the
+/// first-level cache.
 const NUMBERS: usize = 1024;
 /// How far ahead of a row its place is asked for, in bytes.
 const AHEAD: usize = 1024;

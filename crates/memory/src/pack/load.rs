@@ -1,5 +1,6 @@
-//! Loads from what is packed. A peer may be writing there ([`Foreign::pack`](crate::Foreign::pack)): each load is volatile or
-//! assembly, so the compiler makes one of it, assumes nothing of what it brings, and does not bring it again.
+//! Loads from what is packed. A peer may be writing there
+//! ([`Foreign::pack`](crate::Foreign::pack)): each load is volatile or assembly, so the compiler
+//! makes one of it, assumes nothing of what it brings, and does not bring it again.
 
 /// A value at any address.
 #[derive(Clone, Copy)]

@@ -1,7 +1,8 @@
 //! Packing: a shape's bytes, without space between them, in a transmit buffer.
 //!
-//! Copying is what most plans come to, so there is a kernel for each kind of shape and each width, for plain words
-//! and for vectors ([`PackKernel`]); which one runs is found out once per call. All give the same bytes.
+//! Copying is what most plans come to. So there is a kernel for each kind of shape and each width,
+//! for plain words and for vectors ([`PackKernel`]). Which one runs is found out once per call. All
+//! give the same bytes.
 //!
 //! | kind | how |
 //! |---|---|
@@ -14,13 +15,16 @@
 //! | mapped | row by row, fetched ahead |
 //! | other | fragment by fragment, fetched ahead |
 //!
-//! Stores stay within the cache, because a transmit buffer is read soon after. What lost beside what is here: eight pieces asked for
-//! ahead (too few for short ones), half as many lines (too few for long ones), asking for lines before they are written. So did counting
-//! bits in software while words are taken, and moving destinations' pointers row by row. Values of a few odd widths still ask for their
-//! length, and are the slowest for their size. Compressing by vectors column by column is slower than turning rows first. Two receivers
-//! that share one region's lines gain nothing: what one processor has fetched is no nearer for the other than memory. For every other
-//! row, in order, a compiler's loop mispredicts nothing, and the kernels do not reach twice its rate; for random rows they do, in the
-//! cache, and from memory the loop runs at the copy limit already.
+//! Stores stay within the cache, because a transmit buffer is read soon after. What lost beside
+//! what is here: eight pieces asked for ahead (too few for short ones), half as many lines (too few
+//! for long ones), asking for lines before they are written. So did counting bits in software while
+//! words are taken, and moving destinations' pointers row by row. Values of a few odd widths still
+//! ask for their length, and are the slowest for their size. Compressing by vectors column by
+//! column is slower than turning rows first. Two receivers that share one region's lines gain
+//! nothing: what one processor has fetched is no nearer for the other than memory. For every other
+//! row, in order, a compiler's loop mispredicts nothing, and the kernels do not reach twice its
+//! rate. For random rows they do, in the cache; from memory the loop runs at the copy limit
+//! already.
 
 mod columns;
 mod copy;
@@ -56,21 +60,23 @@ use rows::RowPacker;
 pub enum Layout {
     /// As the messages do.
     Messages,
-    /// Column after column where messages lie across columns, each column's values without space between them;
-    /// otherwise as the messages do.
+    /// Column after column where messages lie across columns, each column's values without space
+    /// between them; otherwise as the messages do.
     Columns,
 }
 
-/// Packs messages of a shape over `memory` into the start of `out`, in message order, and gives their bytes.
+/// Packs messages of a shape over `memory` into the start of `out`, in message order, and gives
+/// their bytes.
 ///
 /// # Errors
-/// [`MemoryError::Escapes`] when the shape leaves the memory, [`MemoryError::Short`] when `out` has no room; nothing
-/// is written then.
+/// [`MemoryError::Escapes`] when the shape leaves the memory, [`MemoryError::Short`] when `out` has
+/// no room; nothing is written then.
 pub fn pack(memory: &[u8], messages: &Messages<'_>, out: &mut [u8]) -> Result<usize, MemoryError> {
     pack_with(PackKernel::best(), Layout::Messages, memory, messages, out)
 }
 
-/// As [`pack`], with the kernel (or the best below it that this processor can run) and the order given.
+/// As [`pack`], with the kernel (or the best below it that this processor can run) and the order
+/// given.
 ///
 /// # Errors
 /// As [`pack`].
@@ -93,11 +99,13 @@ pub fn pack_with(
     Ok(needed as usize)
 }
 
-/// Packs `runs` of each period of `memory`, which has as many periods as begin in it whole, into the start of `out`, and gives
-/// their bytes. It packs as a strided shape is packed, and spares making one where the number of periods differs from call to call.
+/// Packs `runs` of each period of `memory`, which has as many periods as begin in it whole, into
+/// the start of `out`, and gives their bytes. It packs as a strided shape is packed, and spares
+/// making one where the number of periods differs from call to call.
 ///
 /// # Errors
-/// [`MemoryError::Escapes`] when a run leaves its period, [`MemoryError::Short`] when `out` has no room; nothing is written then.
+/// [`MemoryError::Escapes`] when a run leaves its period, [`MemoryError::Short`] when `out` has no
+/// room; nothing is written then.
 pub fn pack_periods(memory: &[u8], period: usize, runs: &[Run], out: &mut [u8]) -> Result<usize, MemoryError> {
     if let Some(run) = runs.iter().find(|run| !lies_within(**run, period as u64)) {
         return Err(MemoryError::Escapes { at: run.at, len: run.len, of: period as u64 });
@@ -141,8 +149,8 @@ pub(crate) unsafe fn pack_racing(
     Ok(needed as usize)
 }
 
-/// Packs runs of `memory`, one after another, into the start of `out`, and gives their bytes: of a region that is
-/// gathered in part, what is not.
+/// Packs runs of `memory`, one after another, into the start of `out`, and gives their bytes: of a
+/// region that is gathered in part, what is not.
 ///
 /// Each run is asked for once, checked, and copied as it was checked: an iterator that says
 /// something else the next time it is asked, or a clone of it, changes nothing.
@@ -201,8 +209,8 @@ fn lies_within(run: Run, of: u64) -> bool {
 /// Packs a range of a shape's bytes in message order.
 ///
 /// # Safety
-/// The shape's bytes, gaps included, are readable from `base`; `out` has room for the range and is disjoint; the
-/// kernel was detected.
+/// The shape's bytes, gaps included, are readable from `base`; `out` has room for the range and is
+/// disjoint; the kernel was detected.
 unsafe fn bytes_of(
     kernel: PackKernel,
     layout: Layout,

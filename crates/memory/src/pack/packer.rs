@@ -8,8 +8,9 @@ use super::{indexed, pack_with};
 use crate::MemoryError;
 use crate::pack::Layout;
 
-/// Packs messages of one length, some at a time. Several packers over the same columns, taken in turn, read what they share from the
-/// nearest cache: a stretch is about a thousand rows (d-rdma §6 DR-M59).
+/// Packs messages of one length, some at a time. Several packers over the same columns, taken in
+/// turn, read what they share from the nearest cache: a stretch is about a thousand rows (d-rdma §6
+/// DR-M59).
 #[derive(Debug)]
 pub struct Packer<'a> {
     kernel: PackKernel,
@@ -45,8 +46,8 @@ impl<'a> Packer<'a> {
         self.messages.count()
     }
 
-    /// Packs messages of the next stretch (of all, where the shape has no bitmap) into the start of `out`, as many as
-    /// fit, and gives how many: possibly none, where the stretch has none.
+    /// Packs messages of the next stretch (of all, where the shape has no bitmap) into the start of
+    /// `out`, as many as fit, and gives how many: possibly none, where the stretch has none.
     ///
     /// # Errors
     /// [`MemoryError::Short`] when `out` has no room for a message and one is left.

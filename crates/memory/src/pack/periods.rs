@@ -11,7 +11,8 @@ use crate::kernels::{LINES_AHEAD, RANGES_AHEAD, lines_of, prefetch_range};
 /// Packs innermost periods `from..to` of a stride.
 ///
 /// # Safety
-/// The periods' runs are readable from `base`; `out` has room for them and is disjoint; the kernel was detected.
+/// The periods' runs are readable from `base`; `out` has room for them and is disjoint; the kernel
+/// was detected.
 pub(super) unsafe fn periods(
     kernel: PackKernel,
     base: *const u8,

@@ -6,11 +6,12 @@ use super::copy::run;
 use super::kernel::PackKernel;
 use crate::kernels::{LINES_AHEAD, RANGES_AHEAD, lines_of, prefetch_range};
 
-/// Packs one run after another. The lines of the next ones are asked for meanwhile: what lies anywhere is met in no
-/// cache, and its page's address in no table of the processor's.
+/// Packs one run after another. The lines of the next ones are asked for meanwhile: what lies
+/// anywhere is met in no cache, and its page's address in no table of the processor's.
 ///
 /// # Safety
-/// Each run lies in memory readable from `base`; `out` has room for all and is disjoint; the kernel was detected.
+/// Each run lies in memory readable from `base`; `out` has room for all and is disjoint; the kernel
+/// was detected.
 pub(super) unsafe fn pieces(
     kernel: PackKernel,
     base: *const u8,

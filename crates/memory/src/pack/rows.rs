@@ -1,5 +1,5 @@
-//! Rows across columns: each column packed into a block that stays in the first-level cache, the block turned into
-//! rows (d-rdma §3.2 DR-M12).
+//! Rows across columns: each column packed into a block that stays in the first-level cache, the
+//! block turned into rows (d-rdma §3.2 DR-M12).
 
 use overside_shape::{Column, Fragments, Shape, ShapeKind};
 use smallvec::SmallVec;
@@ -37,8 +37,8 @@ pub(super) struct RowPacker<'a> {
 }
 
 impl<'a> RowPacker<'a> {
-    /// Regions under [`Mask::Rows`](overside_shape::Mask::Rows) from `element` on, `width` of each the bytes of its elements; none if
-    /// an element's length is not fixed.
+    /// Regions under [`Mask::Rows`](overside_shape::Mask::Rows) from `element` on, `width` of each
+    /// the bytes of its elements; none if an element's length is not fixed.
     pub(super) fn new(
         kernel: PackKernel,
         base: *const u8,
@@ -85,8 +85,8 @@ impl<'a> RowPacker<'a> {
     /// Packs `count` rows.
     ///
     /// # Safety
-    /// The regions' bytes are readable from the base; `to` has room for the rows and is disjoint; the kernel was
-    /// detected.
+    /// The regions' bytes are readable from the base; `to` has room for the rows and is disjoint;
+    /// the kernel was detected.
     pub(super) unsafe fn rows(mut self, count: usize, to: *mut u8) {
         if self.widths.len() == 1 {
             let slot = Slot { at: 0, width: self.widths[0] };
@@ -126,7 +126,8 @@ impl<'a> RowPacker<'a> {
         }
     }
 
-    /// Packs `count` elements, column after column: each column's values without space between them.
+    /// Packs `count` elements, column after column: each column's values without space between
+    /// them.
     ///
     /// # Safety
     /// As [`rows`](Self::rows).
@@ -146,8 +147,8 @@ impl<'a> RowPacker<'a> {
         }
     }
 
-    /// Puts `count` elements of a feed into its slots. `end` is where the room behind `to` ends for a feed that
-    /// fills one slot at a time without slack; 0 for slots with slack.
+    /// Puts `count` elements of a feed into its slots. `end` is where the room behind `to` ends for
+    /// a feed that fills one slot at a time without slack; 0 for slots with slack.
     ///
     /// # Safety
     /// As [`rows`](Self::rows); the slots have room for `count` values.
@@ -197,7 +198,8 @@ impl<'a> RowPacker<'a> {
 /// Turns columns into rows.
 ///
 /// # Safety
-/// The slots of `block` hold `rows` values; `to` has room for the rows and is disjoint; the kernel was detected.
+/// The slots of `block` hold `rows` values; `to` has room for the rows and is disjoint; the kernel
+/// was detected.
 unsafe fn interleave(kernel: PackKernel, block: *const u8, slots: &[Slot], rows: usize, row_bytes: usize, to: *mut u8) {
     // SAFETY: [pack] the caller's promise.
     unsafe {

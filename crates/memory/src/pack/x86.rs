@@ -59,10 +59,12 @@ pub(super) unsafe fn copy_avx512(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// The set values of 64 rows without space between them: `W` is 1, 2, 4 or 8. Gives their number of bytes.
+/// The set values of 64 rows without space between them: `W` is 1, 2, 4 or 8. Gives their number of
+/// bytes.
 ///
 /// # Safety
-/// 64 values are readable at `from`; at `to` is room for the set ones and 64 bytes; AVX2, BMI2 and POPCNT were detected.
+/// 64 values are readable at `from`; at `to` is room for the set ones and 64 bytes; AVX2, BMI2 and
+/// POPCNT were detected.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn compress_avx2<const W: usize>(word: u64, from: *const u8, to: *mut u8) -> usize {
@@ -258,7 +260,8 @@ pub(super) unsafe fn dense_vbmi2<const W: usize>(
     unsafe { dense_words::<W>(from, words, to, room, ahead, |word, from, to| compress_vbmi2::<W>(word, from, to)) }
 }
 
-/// Every other value of 4 or 8 bytes, 32 bytes of them a turn; fetches `ahead` bytes ahead of each line unless that is
+/// Every other value of 4 or 8 bytes, 32 bytes of them a turn; fetches `ahead` bytes ahead of each
+/// line unless that is
 /// 0. Gives how many values it took of `count`.
 ///
 /// # Safety
@@ -316,11 +319,12 @@ fn fetch(from: *const u8, ahead: usize) {
     }
 }
 
-/// Rows of four columns of 4 bytes, eight rows a turn: 16 bytes of each row. Gives how many rows it did.
+/// Rows of four columns of 4 bytes, eight rows a turn: 16 bytes of each row. Gives how many rows it
+/// did.
 ///
 /// # Safety
-/// The columns hold `rows` values; each of `rows` rows, `row_bytes` apart from `to` on, has 16 bytes; AVX2 was
-/// detected.
+/// The columns hold `rows` values; each of `rows` rows, `row_bytes` apart from `to` on, has 16
+/// bytes; AVX2 was detected.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn rows_of_four_avx2(columns: [*const u8; 4], to: *mut u8, row_bytes: usize, rows: usize) -> usize {
     let turns = rows / 8;
@@ -359,10 +363,12 @@ pub(super) unsafe fn rows_of_two_avx2(columns: [*const u8; 2], to: *mut u8, row_
     turns * 4
 }
 
-/// Rows of `R` columns of 4 bytes and of nothing else, 16 rows a turn in whole vectors. Gives how many rows it did.
+/// Rows of `R` columns of 4 bytes and of nothing else, 16 rows a turn in whole vectors. Gives how
+/// many rows it did.
 ///
 /// # Safety
-/// The columns, `pitch` bytes apart, hold `rows` values; `to` has room for `rows` rows; AVX-512 was detected.
+/// The columns, `pitch` bytes apart, hold `rows` values; `to` has room for `rows` rows; AVX-512 was
+/// detected.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn rows4_avx512<const R: usize>(columns: *const u8, pitch: usize, to: *mut u8, rows: usize) -> usize {
     let turns = rows / 16;
@@ -389,12 +395,14 @@ pub(super) unsafe fn rows4_avx512<const R: usize>(columns: *const u8, pitch: usi
     turns * 16
 }
 
-/// The set rows of `R` dense columns of 4 bytes: each column's set values next to each other in a block, 16 rows of it at a time turned into
-/// rows. What lies a little further on is asked for with each vector that is read, so that memory is read while vectors are compressed. Gives how
-/// many rows it did: all of them.
+/// The set rows of `R` dense columns of 4 bytes: each column's set values next to each other in a
+/// block, 16 rows of it at a time turned into rows. What lies a little further on is asked for with
+/// each vector that is read, so that memory is read while vectors are compressed. Gives how many
+/// rows it did: all of them.
 ///
 /// # Safety
-/// Each column holds 64 values a word; `to` has room for the `ones` rows that are set; AVX-512 was detected.
+/// Each column holds 64 values a word; `to` has room for the `ones` rows that are set; AVX-512 was
+/// detected.
 #[target_feature(enable = "avx512f,popcnt")]
 pub(super) unsafe fn set_rows4_avx512<const R: usize>(
     columns: [*const u8; R],
@@ -466,12 +474,14 @@ unsafe fn last_rows4_avx512<const R: usize>(columns: *const u8, pitch: usize, to
     }
 }
 
-/// The set rows of `N` dense columns of 4 bytes, 2 to 8 of them: every row is turned and written behind the last set one, over what is not
-/// wanted, so that nothing waits for a bit and the next values are read meanwhile. Gives of how many words, and how many rows that were: a
-/// word whose last row would leave no room for a whole vector behind it is left, and so are those that follow.
+/// The set rows of `N` dense columns of 4 bytes, 2 to 8 of them. Every row is turned and written
+/// behind the last set one, over what is not wanted. So nothing waits for a bit, and the next
+/// values are read meanwhile. Gives of how many words, and how many rows that were: a word whose
+/// last row would leave no room for a whole vector behind it is left, and so are those that follow.
 ///
 /// # Safety
-/// Each column holds 64 values a word; `to` has room for `most` rows; AVX2, BMI2 and POPCNT were detected.
+/// Each column holds 64 values a word; `to` has room for `most` rows; AVX2, BMI2 and POPCNT were
+/// detected.
 #[target_feature(enable = "avx2,bmi2,popcnt")]
 pub(super) unsafe fn set_rows4_avx2<const N: usize>(
     columns: [*const u8; N],
@@ -588,7 +598,8 @@ unsafe fn load_512(from: *const u8) -> __m512i {
 const BYTES: u64 = 0x0101_0101_0101_0101;
 /// Rows that are not shorter than a vector which holds one: two, from 2 columns on.
 const ROWS_BEHIND: usize = 2;
-/// Rows that are compressed before they are turned: together with the rows made of them they stay in the first-level cache.
+/// Rows that are compressed before they are turned: together with the rows made of them they stay
+/// in the first-level cache.
 const BLOCK_ROWS: usize = 256;
 /// How far ahead of what is read or written a cache line is asked for, in bytes.
 const FETCH_BYTES: usize = 1024;

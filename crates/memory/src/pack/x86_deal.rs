@@ -1,9 +1,11 @@
-//! The kernel of [`Dealer`](super::Dealer): columns are turned into rows by vectors, and each row is written to its place, which is
-//! where its destination's first of the block goes and as many rows on as the destination has before it. What a vector writes behind a
-//! row is overwritten by the one after it.
+//! The kernel of [`Dealer`](super::Dealer): columns are turned into rows by vectors, and each row
+//! is written to its place. That is where its destination's first of the block goes, and as many
+//! rows on as the destination has before it. What a vector writes behind a row is overwritten by
+//! the one after it.
 //!
-//! Places are worked out for the whole block before the first row is written: pointers moved on row by row would be read again
-//! right after they were written, behind stores whose addresses depend on them, and each row would wait for the one before it.
+//! Places are worked out for the whole block before the first row is written. Pointers moved on row
+//! by row would be read again right after they were written, behind stores whose addresses depend
+//! on them. Each row would wait for the one before it.
 
 use std::arch::x86_64::*;
 
@@ -11,12 +13,14 @@ use super::kernel::PackKernel;
 use super::x86::quarters;
 use crate::kernels::{prefetch, prefetch_to_write};
 
-/// 64 rows of `N` columns of 4 bytes: row `r` goes to the destination whose word has bit `r`, one behind the other from `next` of it
-/// on, which is moved on; what nobody wants goes to the last of `next`.
+/// 64 rows of `N` columns of 4 bytes. Row `r` goes to the destination whose word has bit `r`, one
+/// behind the other from `next` of it on, which is moved on. Rows without a destination go to the
+/// last of `next`.
 ///
 /// # Safety
-/// 64 values are readable at each of `columns`; no bit is set in two words; `next` has one more than `words`, none more than 255, and
-/// `counts` are the words' bits; there is room at each for its rows (at the last for 64) and 32 bytes; `kernel` is AVX2 or better and was detected.
+/// 64 values are readable at each of `columns`. No bit is set in two words. `next` has one more
+/// than `words`, none more than 255, and `counts` are the words' bits. There is room at each for
+/// its rows (at the last for 64) and 32 bytes. `kernel` is AVX2 or better and was detected.
 #[inline]
 pub(super) unsafe fn deal<const N: usize>(
     kernel: PackKernel,
@@ -60,7 +64,8 @@ pub(super) unsafe fn count(words: &[u64], counts: &mut [usize]) -> bool {
     shared != 0
 }
 
-/// Of each of 64 rows, a byte each: its destination, and how many rows of the block go there before it.
+/// Of each of 64 rows, a byte each: its destination, and how many rows of the block go there before
+/// it.
 #[repr(align(64))]
 struct Order {
     to: [u64; 8],

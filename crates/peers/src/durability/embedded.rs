@@ -25,14 +25,16 @@ pub struct Embedded<S> {
     clients: Vec<Values>,
 }
 
-/// A log-structured merge tree. A batch goes to its journal as one write, and each is synced by itself.
+/// A log-structured merge tree. A batch goes to its journal as one write, and each is synced by
+/// itself.
 pub struct Fjall {
     database: Database,
     rows: Keyspace,
     mode: PersistMode,
 }
 
-/// A B-tree of pages with buffers before them. Every row waits by itself until its log was written, and no log is synced.
+/// A B-tree of pages with buffers before them. Every row waits by itself until its log was written,
+/// and no log is synced.
 pub struct Bf(BfTree);
 
 impl<S: Store> Embedded<S> {

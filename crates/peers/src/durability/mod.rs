@@ -1,5 +1,5 @@
-//! `durability`: tables that survive against redis and PostgreSQL, the same rows outstanding; and, without
-//! a bar, beside fjall and bf-tree, which lie in the process that asks and get no message.
+//! `durability`: tables that survive against redis and PostgreSQL, the same rows outstanding; and,
+//! without a bar, beside fjall and bf-tree, which lie in the process that asks and get no message.
 
 mod embedded;
 mod postgresql;
@@ -24,7 +24,8 @@ use redis::Redis;
 pub struct DurabilityMeasure {
     #[command(flatten)]
     measure: Measure,
-    /// In which folder all of them have their data; a new folder beside the current one unless said.
+    /// In which folder all of them have their data; a new folder beside the current one unless
+    /// said.
     #[arg(long)]
     dir: Option<PathBuf>,
 }

@@ -83,7 +83,8 @@ impl Contender for PostgreSql {
     }
 }
 
-/// A statement of a batch's rows. Each has keys of its own, ascending, so that no two statements wait for each other's rows in turn.
+/// A statement of a batch's rows. Each has keys of its own, ascending, so that no two statements
+/// wait for each other's rows in turn.
 fn upsert() -> String {
     let each = Ground::ROWS / Ground::BATCH_ROWS;
     let (mut script, mut rows) = (String::new(), Vec::new());

@@ -38,13 +38,14 @@ impl Limits {
         self.chunks.chunked(self.kernel, 1)
     }
 
-    /// For batches: copied into the ring, and from there into memory of a batch's length that is used over and over, and
-    /// read there.
+    /// For batches: copied into the ring, and from there into memory of a batch's length that is
+    /// used over and over, and read there.
     pub fn batches(&mut self) -> f64 {
         self.twice.run()
     }
 
-    /// For all that goes over TCP: written to loopback by one thread in chunks of 64 KiB, read by another and looked at there.
+    /// For all that goes over TCP: written to loopback by one thread in chunks of 64 KiB, read by
+    /// another and looked at there.
     pub fn loopback(&mut self) -> Result<f64> {
         self.loopback.run()
     }

@@ -1,4 +1,5 @@
-//! `flight`: scans over shared memory or TCP against Arrow Flight over loopback, the same rows, servers in other processes.
+//! `flight`: scans over shared memory or TCP against Arrow Flight over loopback, the same rows,
+//! servers in other processes.
 
 mod limits;
 mod pyarrow;
@@ -207,7 +208,8 @@ struct Session {
 }
 
 impl Session {
-    /// Every side delivers the same rows, and its consumer reads as much; returns bytes of a row view.
+    /// Every side delivers the same rows, and its consumer reads as much; returns bytes of a row
+    /// view.
     fn check(&mut self, rows: u64) -> Result<f64> {
         let views = self.ours.views()?;
         ensure!(views.rows == rows, "row views: {} of {rows} rows", views.rows);

@@ -19,7 +19,8 @@ pub struct Report {
     pub limits: Vec<LimitReport>,
     /// Held against Flight as it comes.
     pub bars: Vec<Bar>,
-    /// The same ratios against the tuned Flight, and what else helps to judge them; nothing is held against these.
+    /// The same ratios against the tuned Flight, and what else helps to judge them; nothing is held
+    /// against these.
     pub beside: Vec<Beside>,
 }
 

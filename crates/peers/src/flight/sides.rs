@@ -142,8 +142,8 @@ impl Flight {
     }
 }
 
-/// What a consumer of batches reads, of either side's: a byte of each cache line of every buffer, which of strings are the
-/// ends and the text. Its `bytes` are those of the buffers.
+/// What a consumer of batches reads, of either side's: a byte of each cache line of every buffer,
+/// which of strings are the ends and the text. Its `bytes` are those of the buffers.
 pub fn read(batch: &RecordBatch) -> Touched {
     let (mut sum, mut bytes) = (0u64, 0);
     for column in batch.columns() {

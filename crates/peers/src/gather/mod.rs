@@ -1,4 +1,5 @@
-//! `gather`: messages of scattered records over shared memory and TCP, against libfabric and UCX on the same memory.
+//! `gather`: messages of scattered records over shared memory and TCP, against libfabric and UCX on
+//! the same memory.
 
 mod program;
 mod report;
@@ -88,8 +89,8 @@ pub fn main(asked: &GatherMeasure) -> Result<()> {
     crate::bars::tell(measure, &report)
 }
 
-/// Everything for messages of one kind: checked first, then measured in turn. A library's transport that does not start is left out
-/// from then on, and told.
+/// Everything for messages of one kind: checked first, then measured in turn. A library's transport
+/// that does not start is left out from then on, and told.
 fn cell(
     kind: MessageKind,
     ours: &mut [(&'static str, Gather)],

@@ -1,4 +1,5 @@
-//! The other libraries' side: a small C program each, compiled where their headers are installed, run as two processes.
+//! The other libraries' side: a small C program each, compiled where their headers are installed,
+//! run as two processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

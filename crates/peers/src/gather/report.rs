@@ -108,8 +108,8 @@ fn of(side: &Side, figure: fn(&Sample) -> f64) -> Vec<f64> {
     side.rounds.iter().map(figure).collect()
 }
 
-/// What Overside chooses by itself over the better of their two ways, in rounds in which that was not chosen: for messages that are
-/// declared, and for messages that are sent one by one.
+/// What Overside chooses by itself over the better of their two ways, in rounds in which that was
+/// not chosen: for messages that are declared, and for messages that are sent one by one.
 fn bars(cell: &Cell) -> Vec<Bar> {
     let mut bars = Vec::new();
     for (over, way) in TRANSPORTS.into_iter().flat_map(|over| ["declared", "auto"].map(|way| (over, way))) {

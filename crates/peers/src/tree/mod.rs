@@ -33,7 +33,8 @@ pub struct TreeMeasure {
     /// Only with so many threads: 1, 2.
     #[arg(long, value_delimiter = ',', conflicts_with = "results")]
     threads: Vec<usize>,
-    /// Keeps samples in this file and reports those of earlier runs as well: ten million keys in pieces.
+    /// Keeps samples in this file and reports those of earlier runs as well: ten million keys in
+    /// pieces.
     #[arg(long, conflicts_with = "results")]
     keep: Option<PathBuf>,
 }

@@ -108,7 +108,8 @@ impl Handle for BwTreeHandle {
     }
 }
 
-/// How 8-byte keys are kept in a page: a common prefix and, after it, heads that are padded at their end.
+/// How 8-byte keys are kept in a page: a common prefix and, after it, heads that are padded at
+/// their end.
 #[derive(Clone, Copy)]
 struct KeyForm {
     top: u64,
@@ -320,7 +321,8 @@ impl Handle for Arc<RwLock<BTreeMap<u64, u64>>> {
 
 /// Up to so many rows are copied rather than pinned.
 const SHORT: usize = 1000;
-/// Address space, not memory: pages half full, deltas and everything replaced but not yet let go fit.
+/// Address space, not memory: pages half full, deltas and everything replaced but not yet let go
+/// fit.
 const ARENA_BYTES_A_RECORD: usize = 400;
 
 #[cfg(test)]

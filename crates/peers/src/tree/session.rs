@@ -21,7 +21,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// For `records` keys and `count` operations a column (a quarter of them for scans), of which `only` some are wanted.
+    /// For `records` keys and `count` operations a column (a quarter of them for scans), of which
+    /// `only` some are wanted.
     pub fn new(records: usize, count: usize, only: &[&'static str]) -> Work {
         let (zipf, mut fresh) = (Zipf::new(records as u64), 0);
         let mut ops = |column: Column, count| column.ops(records as u64, count, &mut fresh, &zipf);
@@ -172,7 +173,8 @@ fn put_latency<P: Peer>(peer: &P, ops: &[Op], threads: usize) -> Result<[u64; 3]
     Ok([0.5, 0.99, 0.999].map(|quantile| all.value_at_quantile(quantile)))
 }
 
-/// Seconds from the moment when the first thread began until the last one was done, and what each returned.
+/// Seconds from the moment when the first thread began until the last one was done, and what each
+/// returned.
 fn in_parallel<P: Peer, T: Send>(
     peer: &P,
     ops: &[Op],

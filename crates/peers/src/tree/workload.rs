@@ -44,7 +44,8 @@ pub enum Column {
 }
 
 impl Column {
-    /// The operations over `records` keys; `fresh` is the number of the first key that is not there.
+    /// The operations over `records` keys; `fresh` is the number of the first key that is not
+    /// there.
     pub fn ops(self, records: u64, count: usize, fresh: &mut u64, zipf: &Zipf) -> Vec<Op> {
         let mut random = Random(0xC0_1234 + self as u64);
         let mut op = |i: usize| {

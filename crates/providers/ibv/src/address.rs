@@ -1,6 +1,7 @@
 //! `HOST:PORT` of the side channel, by which queue pairs find each other.
 //!
-//! Numbers only, and `localhost`: looking names up is the business of whoever may read the system's configuration.
+//! Numbers only, and `localhost`: looking names up is the business of whoever may read the system's
+//! configuration.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! Registered memory of the port's own: for bytes that are not registered, and for what atomics find.
+//! Registered memory of the port's own: for bytes that are not registered, and for what atomics
+//! find.
 
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ impl Bounce {
         Self { domain, free: Default::default(), lent: 0 }
     }
 
-    /// A block of at least `len` bytes; none when too much is lent already: it comes back as requests complete.
+    /// A block of at least `len` bytes; none when too much is lent already: it comes back as
+    /// requests complete.
     pub(crate) fn take(&mut self, len: usize) -> Result<Option<Block>, VerbsError> {
         let class = CLASSES.iter().position(|(size, _)| len <= *size);
         let size = class.map_or(len, |class| CLASSES[class].0);

@@ -8,7 +8,8 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::messages::{BYTES, Message};
 
-/// Sends and receives messages without ever waiting. What is kept of a peer, and for it, has a bound.
+/// Sends and receives messages without ever waiting. What is kept of a peer, and for it, has a
+/// bound.
 #[derive(Debug)]
 pub(crate) struct SideChannel {
     socket: OwnedFd,
@@ -41,8 +42,8 @@ impl SideChannel {
         Self { socket, keys, said: 0, heard: 0, part: [0; BYTES + TAG_BYTES], part_bytes: 0, unsent: Vec::new() }
     }
 
-    /// Says something after all that was said before, now or when there is room. A connection that is gone swallows
-    /// it: whoever listens to it notices.
+    /// Says something after all that was said before, now or when there is room. A connection that
+    /// is gone swallows it: whoever listens to it notices.
     pub(crate) fn send(&mut self, message: &Message) {
         let bytes = message.encode();
         self.unsent.extend(bytes);
@@ -107,7 +108,8 @@ impl AsFd for SideChannel {
     }
 }
 
-/// What a peer leaves unread ends the connection beyond this: all that is ever said is a few messages.
+/// What a peer leaves unread ends the connection beyond this: all that is ever said is a few
+/// messages.
 const UNSENT_MAX: usize = 64 << 10;
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    /// With room for `needed` requests whatever connections come, and for `more` of these before it grows.
+    /// With room for `needed` requests whatever connections come, and for `more` of these before it
+    /// grows.
     pub(crate) fn new(shared: &Shared, needed: usize, more: usize) -> Result<Self, VerbsError> {
         let entries = (needed + more).min(shared.limits.completions_max);
         let cq = Cq::new(&shared.device.context, entries as u32)?;
@@ -40,7 +41,8 @@ impl Completions {
         &self.cq
     }
 
-    /// Makes sure that `more` requests beyond those known find room: an overrun would be the end of everything.
+    /// Makes sure that `more` requests beyond those known find room: an overrun would be the end of
+    /// everything.
     pub(crate) fn make_room(&mut self, more: usize) -> Result<(), VerbsError> {
         let needed = self.needed + more;
         if needed > self.entries_max {

@@ -1,4 +1,5 @@
-//! The fuzz target's corpus, replayed: seeds are taken, and all that is near them keeps the parser's promises.
+//! The fuzz target's corpus, replayed: seeds are taken, and all that is near them keeps the
+//! parser's promises.
 
 use crate::parts;
 use overside_corpus::Corpus;

@@ -1,4 +1,5 @@
-//! The few structures and constants of libibverbs that this provider needs, declared as in `infiniband/verbs.h`.
+//! The few structures and constants of libibverbs that this provider needs, declared as in
+//! `infiniband/verbs.h`.
 //!
 //! A test compiles the installed header, where there is one, and compares every size and offset.
 

@@ -1,4 +1,5 @@
-//! What a connection begins with (`verbs::handshake`): a side channel between two that have shaken hands.
+//! What a connection begins with (`verbs::handshake`): a side channel between two that have shaken
+//! hands.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -16,7 +16,8 @@ macro_rules! functions {
         #[allow(clippy::type_complexity)]
         pub(crate) struct Library {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Newer than the rest: whether a peer's bytes become visible in the order of their addresses.
+            /// Newer than the rest: whether a peer's bytes become visible in the order of their
+            /// addresses.
             pub(crate) ibv_query_qp_data_in_order: Option<unsafe extern "C" fn(*mut ibv_qp, c_uint, u32) -> c_int>,
         }
 

@@ -1,4 +1,5 @@
-//! What the two ends of a connection tell each other over the side channel, once they have shaken hands: packets of 64 bytes.
+//! What the two ends of a connection tell each other over the side channel, once they have shaken
+//! hands: packets of 64 bytes.
 //!
 //! # Version 3
 //!
@@ -32,7 +33,8 @@ pub(crate) enum Message {
 /// How to reach a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attach {
-    /// Numbers of the queue pair with receives of its own, and of the one on the shared queue (0: none yet).
+    /// Numbers of the queue pair with receives of its own, and of the one on the shared queue (0:
+    /// none yet).
     pub(crate) numbers: [u32; 2],
     /// First packet's number, of either.
     pub(crate) psn: u32,

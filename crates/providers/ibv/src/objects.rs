@@ -1,4 +1,5 @@
-//! The library's objects, each ended by whoever owns it last. A forked child ends none of them: they are its parent's.
+//! The library's objects, each ended by whoever owns it last. A forked child ends none of them:
+//! they are its parent's.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, RawFd};

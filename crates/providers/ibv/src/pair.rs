@@ -1,4 +1,5 @@
-//! A connection: its side channel, its one or two queue pairs of the device, and what was posted to them.
+//! A connection: its side channel, its one or two queue pairs of the device, and what was posted to
+//! them.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -336,7 +337,8 @@ impl Pair {
         if failed == 0 { Ok(()) } else { Err(Fate::Malformed("the device did not take a request")) }
     }
 
-    /// A send ended as the device says. Appends what is to be reported; earlier unsignalled ones have ended well.
+    /// A send ended as the device says. Appends what is to be reported; earlier unsignalled ones
+    /// have ended well.
     pub(crate) fn ended(
         &mut self,
         slot: u32,
@@ -373,7 +375,8 @@ impl Pair {
         }
     }
 
-    /// Whether a send that the device has is a SEND, which can only fail at the receive that it meets.
+    /// Whether a send that the device has is a SEND, which can only fail at the receive that it
+    /// meets.
     pub(crate) fn is_message(&self, slot: u32) -> bool {
         self.sends.iter().take(self.posted).any(|sent| sent.slot == slot && sent.opcode == Opcode::Send)
     }
@@ -399,7 +402,8 @@ impl Pair {
         }
     }
 
-    /// Ends its queue pairs, and with them all that was pending. `refused`: the first request is one that no key allows.
+    /// Ends its queue pairs, and with them all that was pending. `refused`: the first request is
+    /// one that no key allows.
     pub(crate) fn end(&mut self, refused: bool, bounce: &mut Bounce, out: &mut VecDeque<RawCompletion>) {
         // The device touches no memory for it any more.
         self.qps = [None, None];
@@ -445,8 +449,8 @@ pub(crate) struct Other<'a> {
     pub(crate) gid: &'a [u8; 16],
 }
 
-/// An initialised queue pair takes the peer's requests, and may make its own. `reads`: how many of them may be under way, and how many
-/// of the peer's.
+/// An initialised queue pair takes the peer's requests, and may make its own. `reads`: how many of
+/// them may be under way, and how many of the peer's.
 pub(crate) fn connect(
     qp: &Qp,
     place: &PortAddress,

@@ -1,4 +1,5 @@
-//! What is heard on a side channel, alone, for the fuzz target and the replay of its corpus. Not for users.
+//! What is heard on a side channel, alone, for the fuzz target and the replay of its corpus. Not
+//! for users.
 
 use overside_verbs::handshake::{Keys, tag};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -9,7 +10,8 @@ use crate::process::Process;
 use crate::said::Said;
 use crate::status::Fate;
 
-/// A peer's messages on a side channel; tagged when the first byte is odd. True: all of them were taken.
+/// A peer's messages on a side channel; tagged when the first byte is odd. True: all of them were
+/// taken.
 ///
 /// # Panics
 /// When what is known of the peer is not what a peer may say.

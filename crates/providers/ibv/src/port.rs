@@ -211,7 +211,8 @@ impl IbvPort {
         self.settle();
     }
 
-    /// Takes what came on a side channel; not all of it at once, so that whoever says much holds up nobody.
+    /// Takes what came on a side channel; not all of it at once, so that whoever says much holds up
+    /// nobody.
     fn listen(&mut self, index: u32) {
         for _ in 0..MESSAGES_AT_ONCE {
             let Some(pair) = self.pair(index) else { return };

@@ -1,4 +1,5 @@
-//! Which process this is, so that a peer on the same host can watch its end: a forked child keeps sockets open.
+//! Which process this is, so that a peer on the same host can watch its end: a forked child keeps
+//! sockets open.
 
 use std::os::fd::OwnedFd;
 
@@ -31,8 +32,9 @@ impl Process {
         })
     }
 
-    /// A descriptor that is readable when `peer` has ended; none when that cannot be told from here, or it is this process. A
-    /// peer that lies about who it is has its own connection end with somebody else.
+    /// A descriptor that is readable when `peer` has ended; none when that cannot be told from
+    /// here, or it is this process. A peer that lies about who it is has its own connection end
+    /// with somebody else.
     ///
     /// # Errors
     /// When it has ended already.

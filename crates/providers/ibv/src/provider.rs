@@ -38,7 +38,8 @@ pub struct Options {
     /// Without a key, take every user of this host, and connect to any: who can reach the port may
     /// do all that a peer may.
     pub anyone: bool,
-    /// Whether what is said on side channels carries tags made with the key. What goes through the device never does.
+    /// Whether what is said on side channels carries tags made with the key. What goes through the
+    /// device never does.
     pub mac: bool,
     /// Queue pairs beyond which listeners take no more connections.
     pub connections_max: usize,
@@ -139,8 +140,9 @@ impl Provider for IbvProvider {
     }
 }
 
-/// Before anything was measured: a NIC that reads the fragments itself, so their bytes cost neither processor anything, and
-/// whose link takes its time for every byte (to-copy §5.1: an SGE costs the NIC tens of nanoseconds).
+/// Before anything was measured: a NIC that reads the fragments itself, so their bytes cost neither
+/// processor anything, and whose link takes its time for every byte (to-copy §5.1: an SGE costs the
+/// NIC tens of nanoseconds).
 fn default_profile(gigabits: u32) -> Profile {
     Profile {
         send_request_ns: 150.0,

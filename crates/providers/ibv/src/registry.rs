@@ -54,7 +54,8 @@ pub(crate) fn register(
     })
 }
 
-/// Ends a registration: for a window at once, for a segment when no port has requests in flight that name it.
+/// Ends a registration: for a window at once, for a segment when no port has requests in flight
+/// that name it.
 pub(crate) fn deregister(registry: &Registry, region: &MemoryRegion) -> Result<(), VerbsError> {
     registry.deregister(region, |_, _, _| ()).map(drop)
 }
@@ -72,7 +73,8 @@ fn device_access(access: Access) -> u32 {
         | bit(Access::REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC)
 }
 
-/// Where the memory begins for the device: at random, but placed in huge pages as it is for the processor.
+/// Where the memory begins for the device: at random, but placed in huge pages as it is for the
+/// processor.
 fn random_place(memory: &Memory) -> Result<u64, VerbsError> {
     let address = crate::objects::place(memory)?.0 as u64;
     let random = u64::from_le_bytes(random()?);

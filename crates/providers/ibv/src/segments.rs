@@ -1,4 +1,5 @@
-//! Segments of our own, as a port finds them by the name in a fragment, and keeps them while requests in flight name them.
+//! Segments of our own, as a port finds them by the name in a fragment, and keeps them while
+//! requests in flight name them.
 
 use std::sync::Arc;
 
@@ -96,7 +97,8 @@ impl Segments {
         self.ending > 0
     }
 
-    /// Lets go of what was ended and is no longer named: all sends before number `oldest` have completed.
+    /// Lets go of what was ended and is no longer named: all sends before number `oldest` have
+    /// completed.
     pub(crate) fn let_go(&mut self, oldest: u64) {
         for (i, place) in self.slots.iter_mut().enumerate() {
             if place.as_ref().is_some_and(|l| l.receives == 0 && l.ended.is_some_and(|next| next <= oldest)) {

@@ -70,7 +70,8 @@ impl Fate {
     }
 }
 
-/// How a send-side request ended, and with it its queue pair; none for success. `message`: it met a receive.
+/// How a send-side request ended, and with it its queue pair; none for success. `message`: it met a
+/// receive.
 pub(crate) fn sent(status: u32, message: bool) -> Option<(Status, Option<Fate>)> {
     Some(match status {
         IBV_WC_SUCCESS => return None,

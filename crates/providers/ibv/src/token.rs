@@ -1,7 +1,9 @@
-//! What a key carries: the device's key, where the region begins for the device, and a check of both.
+//! What a key carries: the device's key, where the region begins for the device, and a check of
+//! both.
 //!
-//! A device takes 32 bits for a key. What makes it hard to guess is the region's place in the device's address space, which
-//! is chosen at random: a peer that guesses wrongly loses its connection.
+//! A device takes 32 bits for a key. What makes it hard to guess is the region's place in the
+//! device's address space, which is chosen at random: a peer that guesses wrongly loses its
+//! connection.
 
 use overside_verbs::RemoteToken;
 
@@ -10,7 +12,8 @@ pub(crate) fn pack(rkey: u32, iova: u64) -> u128 {
     u128::from(rkey) | u128::from(iova) << 32 | u128::from(check(rkey, iova)) << 96
 }
 
-/// Device address and key of `len` bytes of a token; none when it can only be forged or leaves its region.
+/// Device address and key of `len` bytes of a token; none when it can only be forged or leaves its
+/// region.
 pub(crate) fn unpack(token: &RemoteToken, len: u64) -> Option<(u64, u32)> {
     let (rkey, iova, told) = (token.rkey as u32, (token.rkey >> 32) as u64, (token.rkey >> 96) as u32);
     let fits = len <= token.len && token.at.checked_add(token.len).is_some();

@@ -158,8 +158,8 @@ impl Translator<'_> {
         }
     }
 
-    /// A message of bytes that the device cannot reach, some or all: a short one rides in the descriptor, of a longer one
-    /// those bytes are copied to where it can.
+    /// A message of bytes that the device cannot reach, some or all: a short one rides in the
+    /// descriptor, of a longer one those bytes are copied to where it can.
     ///
     /// # Safety
     /// As `Port::post`.

@@ -1,7 +1,9 @@
-//! One queue pair that writes and reads a peer's memory, and nothing else: for who brings connection, memory and framing.
+//! One queue pair that writes and reads a peer's memory, and nothing else: for who brings
+//! connection, memory and framing.
 //!
-//! Beside the provider: no side channel, no receives, no descriptor to wait on, nothing on the heap once it is made. Memory is named by
-//! offsets. What the peer's [`Card`] says is used as it is; who brings it must know that it is the peer's.
+//! Beside the provider: no side channel, no receives, no descriptor to wait on, nothing on the heap
+//! once it is made. Memory is named by offsets. What the peer's [`Card`] says is used as it is; who
+//! brings it must know that it is the peer's.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -40,7 +42,8 @@ pub struct Card {
     lid: u16,
     mtu: u8,
     reads: u8,
-    /// Whether the last bytes of a WRITE into this end become visible after all its others: a device knows it of what arrives.
+    /// Whether the last bytes of a WRITE into this end become visible after all its others: a
+    /// device knows it of what arrives.
     in_order: bool,
     /// Of the memory that it may write, and that it may read.
     keys: [u32; 2],
@@ -132,8 +135,9 @@ impl Nic {
 }
 
 impl Wire {
-    /// A queue pair for two memories: `incoming`, which the peer may write, and `outgoing`, which it may read and from which
-    /// this side writes. `here` is this end's address of the connection, by which the device's is chosen.
+    /// A queue pair for two memories: `incoming`, which the peer may write, and `outgoing`, which
+    /// it may read and from which this side writes. `here` is this end's address of the connection,
+    /// by which the device's is chosen.
     ///
     /// # Errors
     /// When the device has no room; locked memory may be limited (`ulimit -l`).
@@ -193,7 +197,8 @@ impl Wire {
         self.peer.in_order
     }
 
-    /// Whether a fork has brought this here: then it is the parent's, and nothing of it may be used.
+    /// Whether a fork has brought this here: then it is the parent's, and nothing of it may be
+    /// used.
     pub fn is_inherited(&self) -> bool {
         self.queue.context.fork.inherited()
     }
@@ -222,8 +227,9 @@ impl Wire {
         self.in_flight < self.depth
     }
 
-    /// Begins to copy `len` bytes from `from` in our outgoing memory to `to` in the peer's incoming one. Small ones ride in the
-    /// request (rdma-sockets RS-M18). The bytes must stay until the peer has them.
+    /// Begins to copy `len` bytes from `from` in our outgoing memory to `to` in the peer's incoming
+    /// one. Small ones ride in the request (rdma-sockets RS-M18). The bytes must stay until the
+    /// peer has them.
     ///
     /// # Errors
     /// [`Down`], also when they do not lie there or there is no room.
@@ -232,8 +238,8 @@ impl Wire {
         self.post(IBV_WR_RDMA_WRITE, inline, (from, to, len), self.peer.keys[0])
     }
 
-    /// Begins to copy `len` bytes from `from` in the peer's outgoing memory to `to` in ours. It is done at the peer after all
-    /// writes that were begun before.
+    /// Begins to copy `len` bytes from `from` in the peer's outgoing memory to `to` in ours. It is
+    /// done at the peer after all writes that were begun before.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -398,7 +404,8 @@ const DEPTH: usize = 64;
 const INLINE_MAX: usize = 432;
 /// Numbers of packets and of queue pairs have 24 bits.
 const PSN_MAX: u32 = (1 << 24) - 1;
-/// [`Card::in_order`], beside the MTU. A version before this refuses such a card, and stays with TCP.
+/// [`Card::in_order`], beside the MTU. A version before this refuses such a card, and stays with
+/// TCP.
 const IN_ORDER: u8 = 0x80;
 
 #[cfg(test)]

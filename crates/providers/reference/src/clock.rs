@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use overside_verbs::watch::Signal;
 use overside_verbs::{Clock, SystemClock, VerbsError};
 
-/// Time that passes only by [`step`](Self::step). Who waits for a descriptor is woken by it as ever;
-/// who waits for a time is woken by the step that reaches it.
+/// Time that passes only by [`step`](Self::step). Who waits for a descriptor is woken by it as
+/// ever; who waits for a time is woken by the step that reaches it.
 #[derive(Debug)]
 pub struct SteppedClock {
     start: Instant,

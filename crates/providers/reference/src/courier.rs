@@ -9,7 +9,8 @@ use overside_verbs::{Clock, VerbsError};
 use crate::fabric::Fabric;
 use crate::lock;
 
-/// Carries out requests that take time to arrive. Nobody else wakes the port that sleeps until then.
+/// Carries out requests that take time to arrive. Nobody else wakes the port that sleeps until
+/// then.
 #[derive(Debug)]
 pub struct Courier {
     fabric: Weak<Mutex<Fabric>>,

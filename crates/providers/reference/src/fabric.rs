@@ -620,7 +620,8 @@ impl Fabric {
         names.iter().for_each(|name| self.stop_listening(name, owner));
     }
 
-    /// Nobody is reached at a name any more, where it is `owner`'s. Who came and was not accepted hears that it is over.
+    /// Nobody is reached at a name any more, where it is `owner`'s. Who came and was not accepted
+    /// hears that it is over.
     pub fn stop_listening(&mut self, name: &str, owner: u64) {
         if self.listening.get(name).is_some_and(|listening| listening.owner == owner) {
             for end in self.listening.remove(name).into_iter().flat_map(|listening| listening.waiting) {

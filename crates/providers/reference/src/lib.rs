@@ -99,10 +99,11 @@ pub enum Fault {
 /// What the network does to requests on their way, by the chance of the world's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
-    /// How long a request is under way at most; those of one connection stay in order. Where it is not
-    /// zero, a [`Courier`] must run.
+    /// How long a request is under way at most; those of one connection stay in order. Where it is
+    /// not zero, a [`Courier`] must run.
     pub delay_max: Duration,
-    /// One request in so many ends its connection, before or after it was carried out; none where it is 0.
+    /// One request in so many ends its connection, before or after it was carried out; none where
+    /// it is 0.
     pub cut_one_in: u64,
 }
 

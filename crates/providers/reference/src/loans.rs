@@ -39,7 +39,8 @@ impl Lender for Ledger {
 }
 
 impl Fabric {
-    /// The message of an end's request as a loan; none where its bytes lie where no peer can map them.
+    /// The message of an end's request as a loan; none where its bytes lie where no peer can map
+    /// them.
     pub(crate) fn lend(&mut self, end: usize, slot: u32, bytes: &Bytes) -> Option<Loan> {
         let Bytes::List(list) = bytes else { return None };
         let mut list = list.clone();

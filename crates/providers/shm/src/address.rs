@@ -3,8 +3,8 @@
 use overside_verbs::VerbsError;
 use rustix::net::SocketAddrUnix;
 
-/// What a listener called `name` of this user is bound to: `overside/UID/NAME`, abstract, so that it
-/// leaves no file and ends with its process.
+/// What a listener called `name` of this user is bound to: `overside/UID/NAME`, abstract, so that
+/// it leaves no file and ends with its process.
 ///
 /// # Errors
 /// [`VerbsError::Address`] for a name that is empty, longer than 64 bytes or has other characters

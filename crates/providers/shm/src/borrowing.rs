@@ -11,7 +11,8 @@ use crate::doorbell::{Bell, News, OwnRing, PeerWords, Ring};
 use crate::provider::Shared;
 use crate::ring::Word;
 
-/// The loans of a connection, shared by all of them: they outlive the queue pair, and may end on any thread.
+/// The loans of a connection, shared by all of them: they outlive the queue pair, and may end on
+/// any thread.
 #[derive(Debug)]
 pub(crate) struct Borrowed {
     own: OwnControl,
@@ -55,16 +56,16 @@ impl Borrowed {
         Loan::again(spare, parts, self.clone(), index)
     }
 
-    /// What descriptor number `index` offers was copied; how many were returned by now. Its sender hears of it with the next
-    /// thing it is told.
+    /// What descriptor number `index` offers was copied; how many were returned by now. Its sender
+    /// hears of it with the next thing it is told.
     pub(crate) fn decline(&self, index: u64) -> u64 {
         let mut returns = self.lock();
         returns.write(&self.own, index);
         returns.written
     }
 
-    /// This side has armed: its lender is woken for the returns so far, though they be fewer than it sleeps for. Of later ones,
-    /// [`take_back`](Lender::take_back) sees that it has.
+    /// This side has armed: its lender is woken for the returns so far, though they be fewer than
+    /// it sleeps for. Of later ones, [`take_back`](Lender::take_back) sees that it has.
     pub(crate) fn wait(&self) {
         let mut returns = self.lock();
         let written = returns.written;
@@ -85,8 +86,8 @@ impl Borrowed {
         }
     }
 
-    /// A forked child holds the parent's loans, too: what it drops is not returned by that. And whose provider is gone has no connection
-    /// left.
+    /// A forked child holds the parent's loans, too: what it drops is not returned by that. And
+    /// whose provider is gone has no connection left.
     fn is_ours(&self) -> bool {
         self.provider.upgrade().is_some_and(|provider| !provider.instance.inherited())
     }

@@ -192,7 +192,8 @@ impl Consumer {
         if left == 0 { Ok(pieces) } else { Err(SHORTER) }
     }
 
-    /// The next long fragment behind number `i` of the message, or of the message that follows; null when none is known.
+    /// The next long fragment behind number `i` of the message, or of the message that follows;
+    /// null when none is known.
     #[inline]
     fn after(&self, message: &Message, i: usize, memory: &mut PeerMemory) -> *const u8 {
         let next = self.ahead.as_ref().filter(|(index, _)| *index == self.next + 1).map(|(_, words)| inside(words));
@@ -204,7 +205,8 @@ impl Consumer {
         place.unwrap_or(std::ptr::null())
     }
 
-    /// The bytes of a long list's fragments lie anywhere: asks for those of number `i` ahead; how many lines that are.
+    /// The bytes of a long list's fragments lie anywhere: asks for those of number `i` ahead; how
+    /// many lines that are.
     #[inline]
     fn prefetch_fragment(&self, peer: &impl PeerRing, memory: &mut PeerMemory, i: usize) -> usize {
         let sge = Sge::from_words(peer.cell(self.cells + i as u64));
@@ -239,7 +241,8 @@ fn inside(words: &[u64; WORDS]) -> impl Iterator<Item = Sge> {
     words[2..].as_chunks::<2>().0.iter().take(count).map(|sge| Sge::from_words(*sge))
 }
 
-/// Asks for the first bytes of a message whose gather list lies in its descriptor: its copy asks for the others.
+/// Asks for the first bytes of a message whose gather list lies in its descriptor: its copy asks
+/// for the others.
 #[inline]
 fn prefetch_message(words: &[u64; WORDS], memory: &mut PeerMemory) {
     for sge in inside(words) {
@@ -282,8 +285,8 @@ mod tests {
     use crate::ring::Word;
     use loom::sync::Arc;
 
-    /// The second and third fill the ring's cells, so the third waits for the second; with two descriptors it also goes
-    /// around the ring.
+    /// The second and third fill the ring's cells, so the third waits for the second; with two
+    /// descriptors it also goes around the ring.
     const LENGTHS: [usize; 3] = [9, 56, 56];
 
     fn message(number: usize) -> Vec<u8> {

@@ -159,7 +159,8 @@ impl OwnWords for OwnControl {
     }
 }
 
-/// The peer's side. It may hold anything at any moment: whoever reads copies first and checks then. A clone keeps it mapped, too.
+/// The peer's side. It may hold anything at any moment: whoever reads copies first and checks then.
+/// A clone keeps it mapped, too.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerControl {
     memory: Foreign,
@@ -186,7 +187,8 @@ impl PeerControl {
         self.memory.load_half(Word::Rung as u64).unwrap_or(0)
     }
 
-    /// Sleeps until the peer ends a sleep after the one it had ended when `rung` was read, at most `timeout`; whether it did.
+    /// Sleeps until the peer ends a sleep after the one it had ended when `rung` was read, at most
+    /// `timeout`; whether it did.
     pub(crate) fn doze(&self, rung: u32, timeout: Duration) -> bool {
         self.memory.doze(Word::Rung as u64, rung, timeout).unwrap_or(true)
     }

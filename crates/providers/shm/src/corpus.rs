@@ -1,4 +1,5 @@
-//! The fuzz target's corpus, replayed: an honest peer keeps its connection, and whatever another does harms nobody.
+//! The fuzz target's corpus, replayed: an honest peer keeps its connection, and whatever another
+//! does harms nobody.
 
 use crate::parts;
 use overside_corpus::Corpus;

@@ -1,8 +1,9 @@
 //! How far the peer's processor is: how long a line takes to come that it wrote last.
 //!
-//! Processors that share a cache exchange a line in some tens of nanoseconds, others in some hundreds, and threads, and the processors of a
-//! virtual machine, are moved from the one to the other. What sending costs depends on it (`Profile::elsewhere` in
-//! `overside_planner`), so whoever plans asks now and then. Only then is anything measured: the clock is read around the looks at a
+//! Processors that share a cache exchange a line in some tens of nanoseconds, others in some
+//! hundreds, and threads, and the processors of a virtual machine, are moved from the one to the
+//! other. What sending costs depends on it (`Profile::elsewhere` in `overside_planner`), so whoever
+//! plans asks now and then. Only then is anything measured: the clock is read around the looks at a
 //! word of the peer's, and those looks count that find it changed, for they had to fetch the line.
 
 use std::time::Instant;

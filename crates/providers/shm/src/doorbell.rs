@@ -5,9 +5,10 @@
 //! impossible that both look too early: at least one sees the other's store. The logic is generic
 //! over its memory, so that loom runs it as it ships.
 //!
-//! A sleep ends in one of two ways, as its sleeper asked. A short one is on a word of the publisher's memory (a futex: one
-//! system call on either side, and the peer maps that memory read-only all the same); a long one is on the port's descriptor,
-//! which a message on the socket makes readable.
+//! A sleep ends in one of two ways, as its sleeper asked. A short one is on a word of the
+//! publisher's memory (a futex: one system call on either side, and the peer maps that memory
+//! read-only all the same); a long one is on the port's descriptor, which a message on the socket
+//! makes readable.
 
 use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Word};
 
@@ -103,15 +104,16 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// To be called after publishing: how to wake the peer, if it sleeps, waits for that and was not woken from this sleep yet.
+    /// To be called after publishing: how to wake the peer, if it sleeps, waits for that and was
+    /// not woken from this sleep yet.
     #[inline]
     pub(crate) fn wanted(&mut self, own: &impl OwnWords, peer: &impl PeerWords, news: News) -> Option<Ring> {
         own.fence();
         self.glance(peer, news)
     }
 
-    /// As [`wanted`](Self::wanted), without the fence: a sleep that begins at this moment may be missed, and whoever
-    /// cannot leave it to a later call has no use for this.
+    /// As [`wanted`](Self::wanted), without the fence: a sleep that begins at this moment may be
+    /// missed, and whoever cannot leave it to a later call has no use for this.
     #[inline]
     pub(crate) fn glance(&mut self, peer: &impl PeerWords, news: News) -> Option<Ring> {
         let armed = peer.load(Word::Armed);
@@ -139,7 +141,8 @@ pub(crate) enum News {
     Consumed {
         /// Descriptors, ever.
         consumed: u64,
-        /// How many loans we had returned, ever, when we last returned one by copying it; 0 if none.
+        /// How many loans we had returned, ever, when we last returned one by copying it; 0 if
+        /// none.
         returned: u64,
     },
     /// How many loans we have returned, ever.
@@ -149,10 +152,11 @@ pub(crate) enum News {
 /// What the sleeper has seen of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// The descriptor it waits for, and its stamp; none when there is no receive to take a message, which is nothing to wake up for.
+    /// The descriptor it waits for, and its stamp; none when there is no receive to take a message,
+    /// which is nothing to wake up for.
     pub(crate) next: Option<(u64, u64)>,
-    /// What it is to have consumed before that is worth waking up for, more than it has; none when no report and no room
-    /// depends on it.
+    /// What it is to have consumed before that is worth waking up for, more than it has; none when
+    /// no report and no room depends on it.
     pub(crate) wake_at: Option<u64>,
     /// The loans that it is to return; none when none is out.
     pub(crate) returns: Option<Returns>,
@@ -210,12 +214,14 @@ const BY_WORD: u64 = 1;
 /// Of an `armed` word: the sleeper wants to hear how far its messages have come.
 const FOR_CONSUMED: u64 = 2;
 const FLAGS: u32 = 2;
-/// Of an `armed` word: where the number of the sleep is, above the lower half of the consumed index worth waking for.
+/// Of an `armed` word: where the number of the sleep is, above the lower half of the consumed index
+/// worth waking for.
 const NUMBER: u32 = FLAGS + 32;
 const NUMBER_BITS: u32 = 64 - NUMBER;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 
-/// Whether a sleep of that number came after the `other` one: they are never half of their range apart.
+/// Whether a sleep of that number came after the `other` one: they are never half of their range
+/// apart.
 pub(crate) fn later(number: u32, other: u32) -> bool {
     (number.wrapping_sub(other) << (u32::BITS - NUMBER_BITS)) as i32 > 0
 }
@@ -228,7 +234,8 @@ fn are_back(returns: u64, peer: &impl PeerWords) -> bool {
     }
 }
 
-/// Whether `consumed` has come to what an `armed` word says: indexes are never half of its range apart.
+/// Whether `consumed` has come to what an `armed` word says: indexes are never half of its range
+/// apart.
 fn reached(consumed: u64, armed: u64) -> bool {
     (consumed as u32).wrapping_sub((armed >> FLAGS) as u32) as i32 >= 0
 }
@@ -354,8 +361,8 @@ mod tests {
     const CONSUMED_ONE: News = News::Consumed { consumed: 1, returned: 0 };
     const QUIET: Seen = Seen { next: Some((0, GEOMETRY.stamp(0))), wake_at: Some(1), returns: None };
 
-    /// Publisher and sleeper in every order, under a memory model in which stores are late: either the
-    /// sleeper sees the message and stays up, or the publisher sees the sleeper and rings.
+    /// Publisher and sleeper in every order, under a memory model in which stores are late: either
+    /// the sleeper sees the message and stays up, or the publisher sees the sleeper and rings.
     #[test]
     fn a_message_is_seen_or_the_bell_rings() {
         for word in [None, Some(Word::Consumed), Some(Word::Closed)] {
@@ -397,7 +404,8 @@ mod tests {
         });
     }
 
-    /// A sleeper that waits for the second of two is woken by it and not before, whenever it falls asleep.
+    /// A sleeper that waits for the second of two is woken by it and not before, whenever it falls
+    /// asleep.
     #[test]
     fn what_is_not_worth_waking_for_rings_no_bell() {
         loom::model(|| {
@@ -420,8 +428,9 @@ mod tests {
         assert!(reached(1 << 32, armed(u32::MAX)) && !reached((1 << 32) - 1, armed(0)));
     }
 
-    /// The end of a loan, which another thread than the port's may write and ring for: the lender sees it and stays up, or is woken.
-    /// One that waits for the second of two is woken by it and not before.
+    /// The end of a loan, which another thread than the port's may write and ring for: the lender
+    /// sees it and stays up, or is woken. One that waits for the second of two is woken by it and
+    /// not before.
     #[test]
     fn a_return_is_seen_or_the_bell_rings() {
         for wanted in [1, 2] {

@@ -22,7 +22,8 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Why what the peer passed is not mapped; `otherwise` where neither it nor want of memory is to blame.
+    /// Why what the peer passed is not mapped; `otherwise` where neither it nor want of memory is
+    /// to blame.
     pub(crate) fn unmapped(error: MemoryError, otherwise: &'static str) -> Self {
         match error {
             MemoryError::Untrusted(what) => Fate::Malformed(what),

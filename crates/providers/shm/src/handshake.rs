@@ -1,7 +1,8 @@
 //! Greeting: who is there, and does it speak this protocol.
 //!
-//! The connector greets, the listener answers; both have checked the other's user before a byte is read.
-//! Control memories are passed later, when each side attaches the link to its port and knows the sizes.
+//! The connector greets, the listener answers; both have checked the other's user before a byte is
+//! read. Control memories are passed later, when each side attaches the link to its port and knows
+//! the sizes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

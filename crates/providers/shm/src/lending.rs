@@ -1,7 +1,8 @@
 //! What a queue pair has lent: a bounded table of loans, ended by the peer's returns.
 //!
-//! A loan's number is the lower half of its descriptor's. The peer returns each that it was offered:
-//! those that it copied before it says that it has consumed them, the others when it is done.
+//! A loan's number is the lower half of its descriptor's. The peer returns each that it was
+//! offered: those that it copied before it says that it has consumed them, the others when it is
+//! done.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -99,7 +100,8 @@ impl Lent {
         self.offered -= usize::from(loan.state == State::Offered);
     }
 
-    /// Takes in what the peer has returned; whether there was anything. To be called after its consumed index was read.
+    /// Takes in what the peer has returned; whether there was anything. To be called after its
+    /// consumed index was read.
     pub(crate) fn observe(&mut self, peer: &impl PeerRing) -> Result<bool, Fate> {
         let before = self.returned;
         while let Some(number) = peer.returned(self.returned) {
@@ -125,8 +127,9 @@ impl Lent {
         self.offered
     }
 
-    /// Returns taken in, ever, and how many there must have been until it is worth waking up for them; none when nothing is out. At
-    /// half, those that are only offered count as well: each ends by a return.
+    /// Returns taken in, ever, and how many there must have been until it is worth waking up for
+    /// them; none when nothing is out. At half, those that are only offered count as well: each
+    /// ends by a return.
     pub(crate) fn worth_waking_for(&self, at_half: bool) -> Option<Returns> {
         let all = if at_half { self.offered + self.out } else { self.out };
         let wanted = if at_half { all.div_ceil(2) } else { 1 };
@@ -272,7 +275,8 @@ mod tests {
     }
 
     proptest! {
-        /// Words of any value, and valid ones among them: a loan ends at most once, and only one that was lent.
+        /// Words of any value, and valid ones among them: a loan ends at most once, and only one
+        /// that was lent.
         #[test]
         fn garbage_among_the_returns_ends_nothing_twice(
             words in proptest::collection::vec((0u8..4, 0u32..12, any::<u64>(), 0u32..64), 0..40),

@@ -1,5 +1,6 @@
-//! Valid bytes with a few changes, through each parser of what a peer says: frames on the socket, greetings, rings.
-//! (tests/hostile.rs does whole connections; this looks at each parser alone, and knows what it must answer.)
+//! Valid bytes with a few changes, through each parser of what a peer says: frames on the socket,
+//! greetings, rings. (tests/hostile.rs does whole connections; this looks at each parser alone, and
+//! knows what it must answer.)
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -132,7 +133,8 @@ impl Ring {
         Some(bytes)
     }
 
-    /// Takes the next message as a receive of [`ROOM`] bytes does: its bytes, or none if it is refused.
+    /// Takes the next message as a receive of [`ROOM`] bytes does: its bytes, or none if it is
+    /// refused.
     fn take(&mut self, consumer: &mut Consumer) -> Option<Vec<u8>> {
         let message = consumer.peek(&self.peer).ok()?;
         let len = message.descriptor.len as usize;
@@ -219,7 +221,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Up to the first change, what was sent arrives; from there on nothing is written where it must not be.
+    /// Up to the first change, what was sent arrives; from there on nothing is written where it
+    /// must not be.
     #[test]
     fn a_mangled_ring_is_refused_or_copied_within_bounds(
         list in prop::collection::vec(sent(), 1..8),

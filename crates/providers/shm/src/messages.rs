@@ -1,7 +1,8 @@
 //! What travels on the socket beside the bytes' way: at most 64 bytes each, little-endian.
 //!
 //! Every message on the socket is one packet of at most 64 bytes, little-endian, with one file
-//! descriptor beside it where the table says so, and none otherwise. Anything else ends the connection.
+//! descriptor beside it where the table says so, and none otherwise. Anything else ends the
+//! connection.
 //!
 //! | kind (u8) | then | descriptor | means |
 //! |---|---|---|---|
@@ -14,11 +15,11 @@
 //! | 7 doorbell | | | something was published while you slept |
 //! | 8 bye | | | closed; the `closed` word says why |
 //!
-//! Access is a sum of 1 (local), 2 (READ), 4 (WRITE), 8 (atomics). A segment's memfd carries the seals
-//! against shrinking, growing and sealing. It carries the one against future writes, too, unless it is
-//! a window that peers may WRITE or do atomics on (`window` is 1 then). Length and seals are checked
-//! before it is mapped. A window that peers may only READ is granted as a segment is: its owner mapped
-//! it before the seal, and it is not mapped for writing after.
+//! Access is a sum of 1 (local), 2 (READ), 4 (WRITE), 8 (atomics). A segment's memfd carries the
+//! seals against shrinking, growing and sealing. It carries the one against future writes, too,
+//! unless it is a window that peers may WRITE or do atomics on (`window` is 1 then). Length and
+//! seals are checked before it is mapped. A window that peers may only READ is granted as a segment
+//! is: its owner mapped it before the seal, and it is not mapped for writing after.
 
 use crate::ring::Geometry;
 

@@ -1,5 +1,5 @@
-//! WRITE, READ and atomics: executed by the initiator on memory that the target granted, so the target need
-//! not call in.
+//! WRITE, READ and atomics: executed by the initiator on memory that the target granted, so the
+//! target need not call in.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -14,8 +14,8 @@ use crate::pair::{Heard, Pair};
 pub(crate) type Outcome = (Status, u64);
 
 impl Pair {
-    /// Hears of grants that are in the socket, for a key that is not known yet. One call of `hear` may stop before all of
-    /// them; a key that the peer has passed is good whatever lies before it.
+    /// Hears of grants that are in the socket, for a key that is not known yet. One call of `hear`
+    /// may stop before all of them; a key that the peer has passed is good whatever lies before it.
     fn learn(&mut self, rkey: u128) {
         for _ in 0..LEARN_TURNS {
             if self.grants.knows(rkey) {
@@ -138,7 +138,8 @@ unsafe fn place(window: &Window, at: u64, len: u64, fragments: &[Fragment]) -> b
 }
 
 const REFUSED: Outcome = (Status::RemoteAccess, 0);
-/// Looks at the socket for one key. A peer that says more meanwhile, without an end, holds this port up no longer.
+/// Looks at the socket for one key. A peer that says more meanwhile, without an end, holds this
+/// port up no longer.
 const LEARN_TURNS: usize = 64;
 
 #[cfg(test)]

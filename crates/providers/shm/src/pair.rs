@@ -221,7 +221,8 @@ impl Pair {
         turn
     }
 
-    /// Whether nothing waits to be said or to be reported but what the peer's ring brings: then there is nothing else to look at.
+    /// Whether nothing waits to be said or to be reported but what the peer's ring brings: then
+    /// there is nothing else to look at.
     #[inline]
     pub(crate) fn at_rest(&self) -> bool {
         let Some(Link { control, .. }) = &self.link else { return false };
@@ -234,7 +235,8 @@ impl Pair {
             && self.heard_fate.is_none()
     }
 
-    /// After messages were taken: tells the peer how far we are, if it waits for that or may run short.
+    /// After messages were taken: tells the peer how far we are, if it waits for that or may run
+    /// short.
     #[inline]
     pub(crate) fn tell_if_due(&mut self) {
         if (self.owed && (self.behind() >= self.tell_every || !self.more())) || self.overdue() {
@@ -242,12 +244,14 @@ impl Pair {
         }
     }
 
-    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what was received. A peer that
-    /// falls asleep at this very moment may be missed: its `armed` and our `consumed` are both in store buffers. What it
-    /// misses is the end of a SEND that this side has taken, as with a receiver that does not poll (sentence **rnr**), and not for
-    /// long: the next call of this port looks again with a fence ([`publish`](Self::publish)), and a peer that sleeps by the word
-    /// looks again itself before it sleeps longer than [`DOZE`](overside_verbs::spin::DOZE). A fence here would cost every message what
-    /// one in millions needs.
+    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what
+    /// was received. A peer that falls asleep at this very moment may be missed: its `armed` and
+    /// our `consumed` are both in store buffers. What it misses is the end of a SEND that this side
+    /// has taken, as with a receiver that does not poll (sentence **rnr**), and not for long: the
+    /// next call of this port looks again with a fence ([`publish`](Self::publish)), and a peer
+    /// that sleeps by the word looks again itself before it sleeps longer than
+    /// [`DOZE`](overside_verbs::spin::DOZE). A fence here would cost every message what one in
+    /// millions needs.
     #[inline]
     fn tell(&mut self) {
         if self.publish_consumed()
@@ -274,8 +278,8 @@ impl Pair {
         }
     }
 
-    /// Posts a SEND of bytes that ride along and wakes the peer if it sleeps, without what a post is otherwise made of; false when it has
-    /// to go that way.
+    /// Posts a SEND of bytes that ride along and wakes the peer if it sleeps, without what a post
+    /// is otherwise made of; false when it has to go that way.
     #[inline]
     pub(crate) fn post_small(&mut self, slot: u32, bytes: &[u8], immediate: Option<u32>, signalled: bool) -> bool {
         let Some(Link { control, .. }) = &self.link else { return false };
@@ -353,7 +357,8 @@ impl Pair {
         true
     }
 
-    /// Sleeps by the peer's word alone, at most `limit`; whether it was woken, or none when there is something to do.
+    /// Sleeps by the peer's word alone, at most `limit`; whether it was woken, or none when there
+    /// is something to do.
     pub(crate) fn doze(&mut self, limit: Duration) -> Option<bool> {
         let rung = self.link.as_ref()?.control.rung();
         if !self.arm(true) {
@@ -517,8 +522,8 @@ const HEAR_BYTES: u64 = 1 << 30;
 const NO_DESCRIPTOR: Fate =
     Fate::Exhausted("this process has no descriptor left for what the peer passes; raise the limit (ulimit -n)");
 
-/// Messages after which the peer is told at the latest. Its window may be much smaller than the ring, and then it runs
-/// dry while it waits to be told.
+/// Messages after which the peer is told at the latest. Its window may be much smaller than the
+/// ring, and then it runs dry while it waits to be told.
 const TELL_EVERY_MAX: u64 = 4;
 
 /// Small messages that nobody waits for, after which the peer is told at the latest.

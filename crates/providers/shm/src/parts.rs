@@ -1,4 +1,5 @@
-//! A connection whose peer writes into its own memory what it likes, for the fuzz target and the replay of its corpus. Not for users.
+//! A connection whose peer writes into its own memory what it likes, for the fuzz target and the
+//! replay of its corpus. Not for users.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,11 +23,12 @@ use crate::provider::ShmProvider;
 use crate::ring::{Descriptor, Geometry, INLINE_MAX, Sge, Task, Word};
 use crate::socket::Connected;
 
-/// Steps of both ends, a peer's scribbling into any word of its control memory among them. True: the connection stands at the end.
+/// Steps of both ends, a peer's scribbling into any word of its control memory among them. True:
+/// the connection stands at the end.
 ///
 /// # Panics
-/// When a byte outside of what was posted changes, a message is not what an honest peer sent, a request is reported
-/// twice, or not at all once the connection is closed.
+/// When a byte outside of what was posted changes, a message is not what an honest peer sent, a
+/// request is reported twice, or not at all once the connection is closed.
 pub fn ring(bytes: &[u8]) -> bool {
     let Ok(mut scene) = Scene::new() else { return false };
     let mut steps = Steps(&bytes[..bytes.len().min(INPUT_BYTES_MAX)]);

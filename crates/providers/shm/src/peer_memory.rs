@@ -14,7 +14,8 @@ pub(crate) struct PeerMemory {
     index: ByNumber<u32>,
     slots: Vec<Option<Foreign>>,
     free: Vec<u32>,
-    /// Found of late, by the name's low bits: a message's head and its pages lie in different segments.
+    /// Found of late, by the name's low bits: a message's head and its pages lie in different
+    /// segments.
     recent: [(u32, u32); RECENT],
     bytes: u64,
     limits: Limits,

@@ -98,7 +98,8 @@ impl ShmPort {
         })
     }
 
-    /// The one open queue pair, where there is no other and all that can happen to it shows in its peer's memory.
+    /// The one open queue pair, where there is no other and all that can happen to it shows in its
+    /// peer's memory.
     fn only(&self) -> Option<QpIndex> {
         let mut open = self.pairs.iter().filter(|pair| pair.fate.is_none());
         let pair = open.next().filter(|pair| pair.hot && pair.link.is_some() && !pair.channel.blocked())?;
@@ -117,8 +118,8 @@ impl ShmPort {
         }
     }
 
-    /// Puts those among which something was consumed or returned among those polled by memory: it may be too little to be woken for,
-    /// for as long as the peer does no more.
+    /// Puts those among which something was consumed or returned among those polled by memory: it
+    /// may be too little to be woken for, for as long as the peer does no more.
     fn heat_awaited(&mut self) {
         let mut awaited = std::mem::take(&mut self.awaited);
         awaited.retain(|index| {
@@ -286,7 +287,8 @@ impl ShmPort {
         (accepted, error)
     }
 
-    /// A poll where there is one queue pair and nothing to do but to take small messages; none where there may be more.
+    /// A poll where there is one queue pair and nothing to do but to take small messages; none
+    /// where there may be more.
     #[inline]
     fn poll_brief(&mut self, out: &mut [RawCompletion]) -> Option<usize> {
         let ([index], true, false) = (&self.hot[..], self.reports.done.is_empty(), self.mail.any()) else {

@@ -15,8 +15,9 @@ pub(crate) struct Producer {
     consumed: u64,
     cells_used: u64,
     cells_freed: u64,
-    /// The last descriptor, while it is not in the ring: it goes there with its stamp, in one go. A receiver that waits for it looks at
-    /// its cache line all the time, and would fetch the line between two writes.
+    /// The last descriptor, while it is not in the ring: it goes there with its stamp, in one go. A
+    /// receiver that waits for it looks at its cache line all the time, and would fetch the line
+    /// between two writes.
     last: Option<[u64; WORDS]>,
 }
 
@@ -63,7 +64,8 @@ impl Producer {
         }
     }
 
-    /// Writes bytes that ride along and tells the peer of them. There must be room, and nothing that the peer was not told of.
+    /// Writes bytes that ride along and tells the peer of them. There must be room, and nothing
+    /// that the peer was not told of.
     #[inline]
     pub(crate) fn inline_now(&mut self, own: &impl OwnRing, descriptor: Descriptor, bytes: &[u8]) {
         debug_assert!(!self.unpublished());
@@ -124,7 +126,8 @@ impl Producer {
         self.consumed
     }
 
-    /// Takes in the peer's consumed index; how many descriptors that completes, or none when it cannot be.
+    /// Takes in the peer's consumed index; how many descriptors that completes, or none when it
+    /// cannot be.
     pub(crate) fn observe(&mut self, consumed: u64) -> Option<u64> {
         if consumed < self.consumed || consumed > self.published {
             return None;

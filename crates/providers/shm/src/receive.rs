@@ -17,8 +17,8 @@ use crate::pair::{Heard, LAZY_TURNS, Link, Pair};
 use crate::ring::{Descriptor, Task, Word};
 
 impl Pair {
-    /// Takes the messages whose bytes ride along, into receives of the queue pair's own: how many. None where there may be more to do, and
-    /// [`turn`](Self::turn) does it.
+    /// Takes the messages whose bytes ride along, into receives of the queue pair's own: how many.
+    /// None where there may be more to do, and [`turn`](Self::turn) does it.
     #[inline]
     pub(crate) fn take_riding(&mut self, out: &mut [RawCompletion]) -> Option<usize> {
         let Link { control, consumer, .. } = self.link.as_mut()?;
@@ -163,7 +163,8 @@ impl Pair {
         )
     }
 
-    /// A message has met its receive, which leaves its queue; what has not succeeded ends the queue pair.
+    /// A message has met its receive, which leaves its queue; what has not succeeded ends the queue
+    /// pair.
     #[inline]
     fn meets(
         &mut self,

@@ -1,5 +1,6 @@
-//! Regions: the sender writes their description once, the receiver makes their messages from the sender's memory, each byte copied
-//! once (d-rdma §3 DR-M01: as a card would that is given a region instead of a gather list).
+//! Regions: the sender writes their description once. The receiver makes their messages from the
+//! sender's memory, each byte copied once (d-rdma §3 DR-M01: as a card would that is given a region
+//! instead of a gather list).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -21,7 +22,8 @@ use crate::ring::{DESCRIPTION_MAX, Descriptor, MESSAGE_MAX, RegionWords, Sge, Ta
 use crate::send::{Progress, SendQueue, Sources, limit};
 
 impl SendQueue {
-    /// Writes a region's description where the peer can read it, and a descriptor into the ring; none for now when there is no room.
+    /// Writes a region's description where the peer can read it, and a descriptor into the ring;
+    /// none for now when there is no room.
     pub(crate) fn send_region(
         &mut self,
         region: &RawRegion<'_>,
@@ -276,7 +278,8 @@ mod tests {
             Consumer::new(geometry).peek(&peer).unwrap()
         }
 
-        /// All bytes without the lengths in front of them, made in buffers of which nothing behind a SEND may change.
+        /// All bytes without the lengths in front of them, made in buffers of which nothing behind
+        /// a SEND may change.
         fn made(&mut self, message: &Message) -> Result<Vec<u8>, Fate> {
             let mut executing = Executing::begin(message, &mut self.memory)?.ok_or(DESCRIPTION_OUTSIDE)?;
             let mut all = Vec::new();
@@ -352,7 +355,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Every byte of every description, by turns: what is made stays within its segment and its buffer, or is refused.
+        /// Every byte of every description, by turns: what is made stays within its segment and its
+        /// buffer, or is refused.
         #[test]
         fn garbage_in_each_byte_of_a_description_is_refused_or_harmless(value in any::<u8>(), flip in any::<bool>()) {
             for shape in shapes() {

@@ -1,7 +1,7 @@
 //! The layout of a control memory and of what is in its rings, version 5.
 //!
-//! Each side of a connection has one control memory: it alone writes it, the peer maps it read-only. Native-endian 64-bit
-//! words: both ends are on one host.
+//! Each side of a connection has one control memory: it alone writes it, the peer maps it
+//! read-only. Native-endian 64-bit words: both ends are on one host.
 //!
 //! ```text
 //! 0     rung      (32 bits) the number of the peer's sleep that this side ended last
@@ -25,30 +25,32 @@
 //! ```
 //!
 //! A gather entry is two words: the offset in the segment; segment id (low half) and length (high
-//! half). Up to three entries, and up to 48 inline bytes, lie in the descriptor. When there are more,
-//! all of them lie in cells. Cells are used in the descriptors' order, so no descriptor says where its
-//! cells are. *Written* has nothing to copy: a WRITE has placed its bytes and consumes a receive.
+//! half). Up to three entries, and up to 48 inline bytes, lie in the descriptor. When there are
+//! more, all of them lie in cells. Cells are used in the descriptors' order, so no descriptor says
+//! where its cells are. *Written* has nothing to copy: a WRITE has placed its bytes and consumes a
+//! receive.
 //!
-//! *Lend* is a gather of at least one entry whose sender offers the bytes as a *loan*. If its receive
-//! takes loans, the reader may keep the ranges instead of copying them. The number of the loan is the
-//! lower half of the descriptor's number, counted from 0. The sender keeps the bytes as they are until
-//! the reader returns the loan, or until the connection ends. In the second case it first stores
-//! `closed`, then makes a full fence, then lets go. So a reader that finds `closed` still 0 after its
-//! last load has read what was sent.
+//! *Lend* is a gather of at least one entry whose sender offers the bytes as a *loan*. If its
+//! receive takes loans, the reader may keep the ranges instead of copying them. The number of the
+//! loan is the lower half of the descriptor's number, counted from 0. The sender keeps the bytes as
+//! they are until the reader returns the loan, or until the connection ends. In the second case it
+//! first stores `closed`, then makes a full fence, then lets go. So a reader that finds `closed`
+//! still 0 after its last load has read what was sent.
 //!
-//! Every offered loan is returned once. Its reader writes the number into its own ring of returns, in
-//! any order: before it raises `consumed` where it copied the message, else when it is done reading.
-//! The sender takes returns in the order of their places, after it has looked at `consumed`.
+//! Every offered loan is returned once. Its reader writes the number into its own ring of returns,
+//! in any order: before it raises `consumed` where it copied the message, else when it is done
+//! reading. The sender takes returns in the order of their places, after it has looked at
+//! `consumed`.
 //!
 //! ```text
 //! return   bits 0..32 number of the loan    32..64 the lap around the ring of returns, counted from 0, with bit 63 set
 //! ```
 //!
-//! A return rings for a sleep that waits for so many, and for any sleep once its reader has armed. One by a copy rings when
-//! `consumed` is raised.
+//! A return rings for a sleep that waits for so many, and for any sleep once its reader has armed.
+//! One by a copy rings when `consumed` is raised.
 //!
-//! A sender offers no more loans at a time than its reader has places for returns; a reader keeps no
-//! more than it has places, and copies the rest. A return of what was not lent, or of what was
+//! A sender offers no more loans at a time than its reader has places for returns; a reader keeps
+//! no more than it has places, and copies the rest. A return of what was not lent, or of what was
 //! returned before, ends the connection.
 //!
 //! A *region* is one descriptor for many messages (Regions). It has no immediate data; its
@@ -61,24 +63,23 @@
 //! ```
 //!
 //! Memory and segments are checked first. The reader copies the description out whole and checks it
-//! once; what the sender writes there later changes nothing. Then it makes one SEND after another from
-//! the memory, each in its next receive. They are cut and framed as declared
-//! messages: as many whole messages as fit, one at least. It looks at `closed`
-//! after each, and raises `consumed` after the last. A description that describes nothing, of no
-//! message, or of a region that leaves its memory, and memory that leaves its segment, end the
-//! connection.
+//! once; what the sender writes there later changes nothing. Then it makes one SEND after another
+//! from the memory, each in its next receive. They are cut and framed as declared messages: as many
+//! whole messages as fit, one at least. It looks at `closed` after each, and raises `consumed`
+//! after the last. A description that describes nothing, of no message, or of a region that leaves
+//! its memory, and memory that leaves its segment, end the connection.
 //!
-//! A reader copies a descriptor out and checks it. It copies the bytes from its read-only mapping into
-//! its posted buffer, and looks at `closed` again. Only then does it complete the receive and raise
-//! `consumed`. A descriptor is published by its stamp, which is stored last. The reader waits for the
-//! stamp of its lap at the next descriptor, and looks at no other line meanwhile. An unknown operation,
-//! a descriptor that changes once published, an entry outside of its segment, or pieces longer than the
-//! message end the connection.
+//! A reader copies a descriptor out and checks it. It copies the bytes from its read-only mapping
+//! into its posted buffer, and looks at `closed` again. Only then does it complete the receive and
+//! raise `consumed`. A descriptor is published by its stamp, which is stored last. The reader waits
+//! for the stamp of its lap at the next descriptor, and looks at no other line meanwhile. An
+//! unknown operation, a descriptor that changes once published, an entry outside of its segment, or
+//! pieces longer than the message end the connection.
 //!
-//! `consumed` is raised soon after a message that is not inline, or whose sender asks for its *report*.
-//! For any other it is raised at the latest after 16 messages, a quarter of the cells, 64 polls that
-//! found nothing, and before it sleeps for long. Words of a descriptor that its message does not use
-//! mean nothing.
+//! `consumed` is raised soon after a message that is not inline, or whose sender asks for its
+//! *report*. For any other it is raised at the latest after 16 messages, a quarter of the cells, 64
+//! polls that found nothing, and before it sleeps for long. Words of a descriptor that its message
+//! does not use mean nothing.
 //!
 //! A waiting reader looks at one line only (rdma-sockets variant 2, RS-M10).
 
@@ -90,7 +91,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Room for `depth` requests with `sges` gather entries in all; at least one full gather list fits.
+    /// Room for `depth` requests with `sges` gather entries in all; at least one full gather list
+    /// fits.
     pub(crate) fn for_options(depth: usize, sges: usize) -> Self {
         let depth = depth.clamp(DEPTH_MIN, DEPTH_MAX).next_power_of_two() as u32;
         let cells = sges.clamp(CELLS_MIN, CELLS_MAX).next_power_of_two() as u32;
@@ -133,7 +135,8 @@ impl Geometry {
         self.returns_from() + (index & u64::from(self.returns() - 1)) as usize * RETURN_BYTES
     }
 
-    /// What return number `index` is once it is there, for the loan of this number: never 0, and another one on each lap.
+    /// What return number `index` is once it is there, for the loan of this number: never 0, and
+    /// another one on each lap.
     #[inline]
     pub(crate) fn returned(self, index: u64, number: u32) -> u64 {
         let lap = index >> self.returns().trailing_zeros();
@@ -150,8 +153,8 @@ impl Geometry {
         HEADER_BYTES + (index & u64::from(self.depth - 1)) as usize * DESCRIPTOR_BYTES
     }
 
-    /// What the second word of descriptor number `index` carries above its length once it is published. Never 0, and another
-    /// one on each lap.
+    /// What the second word of descriptor number `index` carries above its length once it is
+    /// published. Never 0, and another one on each lap.
     #[inline]
     pub(crate) const fn stamp(self, index: u64) -> u64 {
         let lap = index >> self.depth.trailing_zeros();
@@ -174,7 +177,8 @@ impl Geometry {
     }
 }
 
-/// A published word; its offset in the control memory. Words that are stored at different times have cache lines of their own.
+/// A published word; its offset in the control memory. Words that are stored at different times
+/// have cache lines of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Word {
@@ -296,7 +300,8 @@ impl Descriptor {
         known.then_some(Self { task, immediate, len, report: flags & FLAG_REPORT != 0 })
     }
 
-    /// As [`from_words`](Self::from_words), of bytes that ride along alone; none for anything else, garbage too.
+    /// As [`from_words`](Self::from_words), of bytes that ride along alone; none for anything else,
+    /// garbage too.
     #[inline]
     pub(crate) fn inline_from_words(words: [u64; 2]) -> Option<Self> {
         let (op, immediate, len) = (words[0] as u32, (words[0] >> 32) as u32, unstamped(words[1]));

@@ -1,4 +1,5 @@
-//! The send queue: from a request to a descriptor, and from the peer's consumed index to completions.
+//! The send queue: from a request to a descriptor, and from the peer's consumed index to
+//! completions.
 
 use std::collections::VecDeque;
 
@@ -137,7 +138,8 @@ impl SendQueue {
         }
     }
 
-    /// Writes a SEND of bytes that ride along and tells the peer of it, all in one; false when it has to go the long way.
+    /// Writes a SEND of bytes that ride along and tells the peer of it, all in one; false when it
+    /// has to go the long way.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
@@ -336,19 +338,20 @@ impl SendQueue {
         }
     }
 
-    /// What the peer has consumed, as last seen, if anything waits for it to consume more: a report, room, or news for the peer of what
-    /// it may forget then.
+    /// What the peer has consumed, as last seen, if anything waits for it to consume more: a
+    /// report, room, or news for the peer of what it may forget then.
     pub(crate) fn waits(&self) -> Option<u64> {
         (self.reports > 0 || self.refused || !self.forgetting.is_empty()).then_some(self.producer.consumed())
     }
 
-    /// Whether all that is to be reported is the end of loans: no other request, nothing refused for lack of room, no news for the peer.
+    /// Whether all that is to be reported is the end of loans: no other request, nothing refused
+    /// for lack of room, no news for the peer.
     pub(crate) fn lends_alone(&self) -> bool {
         self.lent.offered() == self.entries.len() && !self.refused && self.forgetting.is_empty()
     }
 
-    /// How many descriptors stand before the first request that has ended behind them, if one has: a READ, say, is to be reported as
-    /// soon as they are consumed.
+    /// How many descriptors stand before the first request that has ended behind them, if one has:
+    /// a READ, say, is to be reported as soon as they are consumed.
     pub(crate) fn before_ended(&self) -> Option<u64> {
         let ripe = self.ripe;
         let unconsumed = self.producer.head() - self.producer.consumed();
@@ -485,11 +488,13 @@ impl SendQueue {
     }
 }
 
-/// As many requests as a ring has descriptors. Each is written where it lies: what goes there by way of the stack is read again before
-/// it is written, behind the stores into the ring that wait for the peer's cache.
+/// As many requests as a ring has descriptors. Each is written where it lies: what goes there by
+/// way of the stack is read again before it is written, behind the stores into the ring that wait
+/// for the peer's cache.
 #[derive(Debug)]
 struct Entries {
-    /// As many as were ever in use at once, rounded up: an idle peer shall not cost what a busy one does.
+    /// As many as were ever in use at once, rounded up: an idle peer shall not cost what a busy one
+    /// does.
     places: Box<[Entry]>,
     depth: usize,
     first: usize,
@@ -609,7 +614,8 @@ pub(crate) fn limit(what: &'static str, value: u64, max: u64) -> Result<(), Verb
 mod tests {
     use super::*;
 
-    /// Lap after lap, full or nearly empty: as many as there are places, in order, and across the end of the numbers.
+    /// Lap after lap, full or nearly empty: as many as there are places, in order, and across the
+    /// end of the numbers.
     #[test]
     fn entries_leave_in_the_order_in_which_they_came() {
         let mut entries = Entries::new(32);

@@ -17,8 +17,8 @@ pub(crate) struct Ready {
 
 /// Whom the system says we are connected to, and the end of that process as a descriptor.
 ///
-/// Refuses anybody but this user. The descriptor is opened by process id; should the process die and
-/// its id be used again in between, the socket's end still tells.
+/// Refuses anybody but this user. The descriptor is opened by process id; should the process die
+/// and its id be used again in between, the socket's end still tells.
 pub(crate) fn vouched_peer(socket: impl AsFd) -> Result<(Peer, OwnedFd), VerbsError> {
     let credentials = rustix::net::sockopt::socket_peercred(&socket).map_err(|e| failed("SO_PEERCRED", e))?;
     let ours = rustix::process::getuid();

@@ -36,7 +36,8 @@ pub(crate) struct Conn {
     pub(crate) wants_room: bool,
     /// What was posted last waits for company.
     pub(crate) held: bool,
-    /// Why the system gave the connection up, as it told a send: it tells only once, and a read learns of no reason any more.
+    /// Why the system gave the connection up, as it told a send: it tells only once, and a read
+    /// learns of no reason any more.
     lost: Option<Errno>,
     /// There is more to take than the last turn did.
     pub(crate) more: bool,
@@ -50,7 +51,8 @@ pub(crate) struct Conn {
     pub(crate) last_ends: LastEnds,
     /// The peer's request that was too long for its receive, or ours, as the peer says.
     too_long: Option<u64>,
-    /// When the peer's present frame was last found to grow as it should, and how many bytes there were.
+    /// When the peer's present frame was last found to grow as it should, and how many bytes there
+    /// were.
     pace: Option<(Instant, u64)>,
     silence: Silence,
 }
@@ -309,7 +311,8 @@ impl Conn {
         Ok(())
     }
 
-    /// An answer without bytes: the value that an atomic found (or that an empty READ is done), or a refusal.
+    /// An answer without bytes: the value that an atomic found (or that an empty READ is done), or
+    /// a refusal.
     fn answered(&mut self, number: u64, value: Option<u64>, cx: &mut Context<'_>) -> Result<(), Fate> {
         let out_of_place = Fate::Malformed("an answer to nothing that was asked");
         let entry = self.requests.answered(number, self.outbound.sent()).ok_or(out_of_place)?;
@@ -465,7 +468,8 @@ impl Conn {
         self.inbound.is_partial()
     }
 
-    /// Whether the peer's host owes an acknowledgement, as far as is known without asking the system.
+    /// Whether the peer's host owes an acknowledgement, as far as is known without asking the
+    /// system.
     pub(crate) fn is_sending(&self) -> bool {
         !self.requests.is_empty() || self.outbound.waiting() > 0
     }
@@ -475,8 +479,8 @@ impl Conn {
         if self.is_sending() { self.silence.look(&self.socket) } else { Ok(()) }
     }
 
-    /// Ends it: reports everything that is pending, but for what the kernel may still send from, and leaves a goodbye in `outbound`. What
-    /// had left and what had not.
+    /// Ends it: reports everything that is pending, but for what the kernel may still send from,
+    /// and leaves a goodbye in `outbound`. What had left and what had not.
     pub(crate) fn end(&mut self, fate: Fate, pool: &mut Pool, out: &mut VecDeque<RawCompletion>) -> (usize, usize) {
         self.hear();
         let sent = self.outbound.sent();

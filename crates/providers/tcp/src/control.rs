@@ -1,8 +1,10 @@
-//! Control frames: what one end tells the other about receives and about requests that it has carried out.
+//! Control frames: what one end tells the other about receives and about requests that it has
+//! carried out.
 //!
-//! A peer causes them as fast as it likes and need not read them, so their memory is bounded by construction: of each kind no
-//! second one waits behind one that has not left. An ACK counts up, so one that waits says all that was missed. A peer recalls
-//! credits again only after the RETURN, which it cannot have before that has left.
+//! A peer causes them as fast as it likes and need not read them, so their memory is bounded by
+//! construction: of each kind no second one waits behind one that has not left. An ACK counts up,
+//! so one that waits says all that was missed. A peer recalls credits again only after the RETURN,
+//! which it cannot have before that has left.
 
 use std::time::Instant;
 
@@ -19,7 +21,8 @@ pub(crate) struct LastEnds {
 }
 
 impl Conn {
-    /// Whether the peer must be told what it does not know. While messages keep coming that can wait for company.
+    /// Whether the peer must be told what it does not know. While messages keep coming that can
+    /// wait for company.
     fn owes_ack(&self, idle: bool) -> bool {
         let (untold, due) = (self.target.untold(), self.credits.due(self.receives.len()));
         (idle && (untold > 0 || due > 0))
@@ -55,7 +58,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Asks the peer for credits that it does not use, unless it was asked or has none. True: it keeps them, long after it was asked.
+    /// Asks the peer for credits that it does not use, unless it was asked or has none. True: it
+    /// keeps them, long after it was asked.
     pub(crate) fn recall(&mut self, now: Instant) -> bool {
         if self.credits.may_recall() {
             self.say(Op::Recall);
@@ -109,8 +113,8 @@ mod tests {
     use crate::registry::{Registry, register};
     use crate::requests::{Act, Entry};
 
-    /// A connection whose peer says one frame as often as it can and reads nothing: the most bytes of ours that ever waited, and
-    /// how it ended, if it did.
+    /// A connection whose peer says one frame as often as it can and reads nothing: the most bytes
+    /// of ours that ever waited, and how it ended, if it did.
     fn flood(op: Op, credits: u32) -> (u64, Option<Fate>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).unwrap());
@@ -219,7 +223,8 @@ mod tests {
         }
     }
 
-    /// The peer takes nothing, so the answer is forgotten with the rest: it must not be told that it has it.
+    /// The peer takes nothing, so the answer is forgotten with the rest: it must not be told that
+    /// it has it.
     #[test]
     fn a_goodbye_acknowledges_nothing_whose_answer_did_not_leave() {
         for reads in [false, true] {

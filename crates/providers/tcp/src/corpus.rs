@@ -1,4 +1,5 @@
-//! The fuzz target's corpus, replayed: seeds are taken, and all that is near them keeps the parsers' promises.
+//! The fuzz target's corpus, replayed: seeds are taken, and all that is near them keeps the
+//! parsers' promises.
 
 use crate::parts;
 use overside_corpus::{Check, Corpus};

@@ -1,9 +1,10 @@
 //! Who may send how many messages: a message travels only when a receive is kept for it.
 //!
-//! So whoever reads a socket never meets a message that it has no room for, answers and acknowledgements never wait behind one,
-//! and no peer makes this process hold bytes that nobody asked for. Receives of a queue pair's own are granted as they are
-//! posted. Receives of the shared queue are kept for whoever has use for them: a few for everybody while there are
-//! plenty, more on request, and those that are not used are called back when others wait.
+//! So whoever reads a socket never meets a message that it has no room for, answers and
+//! acknowledgements never wait behind one, and no peer makes this process hold bytes that nobody
+//! asked for. Receives of a queue pair's own are granted as they are posted. Receives of the shared
+//! queue are kept for the connections that use them. Each has a few while there are plenty, and
+//! more on request. Those that are not used are called back when others wait.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -114,7 +115,8 @@ impl Credits {
         }
     }
 
-    /// Keeps shared receives for the peer: what it wants as far as there are some, else a few while there are plenty.
+    /// Keeps shared receives for the peer: what it wants as far as there are some, else a few while
+    /// there are plenty.
     pub(crate) fn share(&mut self, own: usize, pool: &mut Pool) {
         if own > 0 {
             // Its own receives come first, and count as what it wanted.
@@ -139,7 +141,8 @@ impl Credits {
         self.wanted > 0
     }
 
-    /// Whether the peer may be asked to give back what it does not use: it has something, and was not asked yet.
+    /// Whether the peer may be asked to give back what it does not use: it has something, and was
+    /// not asked yet.
     pub(crate) fn may_recall(&self) -> bool {
         self.kept > 0 && self.granted > 0 && self.recalled.is_none()
     }
@@ -154,10 +157,12 @@ impl Credits {
         self.recalled.is_some_and(|since| now.duration_since(since) > RECALL_LIMIT)
     }
 
-    /// The peer gave back `count`, when messages under way had used `used` that nothing was taken for yet.
+    /// The peer gave back `count`, when messages under way had used `used` that nothing was taken
+    /// for yet.
     ///
     /// # Errors
-    /// When it cannot have so many, or keeps some: what it did not use it gives back, and what it used has come before this.
+    /// When it cannot have so many, or keeps some: what it did not use it gives back, and what it
+    /// used has come before this.
     pub(crate) fn given_back(&mut self, count: u32, used: usize, pool: &mut Pool) -> Result<(), &'static str> {
         let count = count as usize;
         if self.recalled.take().is_none() || count > self.granted {
@@ -184,8 +189,8 @@ impl Credits {
 
 /// Shared receives kept for a queue pair that did not ask.
 const FEW: usize = 16;
-/// A peer that was asked to give back receives and says nothing for so long is closed. Longer than it takes to find that its host is
-/// gone, of which it would be accused otherwise.
+/// A peer that was asked to give back receives and says nothing for so long is closed. Longer than
+/// it takes to find that its host is gone, of which it would be accused otherwise.
 const RECALL_LIMIT: Duration = Duration::from_secs(12);
 
 #[cfg(test)]

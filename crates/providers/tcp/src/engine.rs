@@ -1,4 +1,5 @@
-//! All connections of a port, driven by whoever has the lock: the port's owner when it polls, else the port's thread.
+//! All connections of a port, driven by whoever has the lock: the port's owner when it polls, else
+//! the port's thread.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -55,8 +56,9 @@ pub(crate) struct Engine {
 // SAFETY: [tcp-posted] the addresses of posted memory may be used on whichever thread has the engine's lock.
 unsafe impl Send for Engine {}
 
-/// A connection that has ended here: its goodbye must still reach the peer, and the kernel may still send from posted memory.
-/// It counts among the open ones for so long: otherwise peers that break the protocol at once could take every descriptor.
+/// A connection that has ended here: its goodbye must still reach the peer, and the kernel may
+/// still send from posted memory. It counts among the open ones for so long: otherwise peers that
+/// break the protocol at once could take every descriptor.
 #[derive(Debug)]
 struct Leaving {
     index: QpIndex,
@@ -190,7 +192,8 @@ impl Engine {
         Ok(room)
     }
 
-    /// Shared receives go to whoever waits for them, in turn; if all are kept for others, those are asked for theirs.
+    /// Shared receives go to whoever waits for them, in turn; if all are kept for others, those are
+    /// asked for theirs.
     fn serve_waiting(&mut self) {
         for _ in 0..self.pool.waiting.len() {
             let Some(index) = self.pool.waiting.front().copied() else { break };
@@ -249,7 +252,8 @@ impl Engine {
         }
     }
 
-    /// Many connections: epoll says which have something, and those that have bytes or acknowledgements left over need no saying.
+    /// Many connections: epoll says which have something, and those that have bytes or
+    /// acknowledgements left over need no saying.
     fn turn_ready(&mut self, done_max: usize) {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
@@ -311,7 +315,8 @@ impl Engine {
             || self.live.iter().any(|i| is_timed(&self.conns, *i) || is_sending(i))
     }
 
-    /// Tells peers what they do not know and asks epoll for what is wanted, before somebody sleeps. False: something is to be done now.
+    /// Tells peers what they do not know and asks epoll for what is wanted, before somebody sleeps.
+    /// False: something is to be done now.
     pub(crate) fn settle(&mut self) -> bool {
         for i in (0..self.live.len()).rev() {
             let index = self.live[i];
@@ -339,7 +344,8 @@ impl Engine {
         self.live.iter().any(|i| self.conns.get(*i).is_some_and(|conn| conn.more))
     }
 
-    /// Whether somebody must call in again: peers are to be told something, or there was no room for all that was posted.
+    /// Whether somebody must call in again: peers are to be told something, or there was no room
+    /// for all that was posted.
     pub(crate) fn is_unsettled(&self) -> bool {
         let unsettled = |conn: &Conn| conn.owes() || conn.outbound.waiting() > 0;
         self.live.iter().any(|index| self.conns.get(*index).is_some_and(unsettled))
@@ -429,8 +435,8 @@ impl Leaving {
         }
     }
 
-    /// Sends what is left, then waits for the peer's own end, and throws away what it still says: a socket closed with bytes unread
-    /// would take the goodbye back. False: that was all.
+    /// Sends what is left, then waits for the peer's own end, and throws away what it still says: a
+    /// socket closed with bytes unread would take the goodbye back. False: that was all.
     fn says(&mut self, now: Instant) -> bool {
         if !self.said {
             match self.outbound.flush(&self.socket) {

@@ -5,10 +5,10 @@
 //! # Version 4
 //!
 //! Frames go in both directions. Where tags were agreed on, each is followed by tags of 16 bytes,
-//! AEGIS-128X2 as a MAC (`draft-irtf-cfrg-aegis-aead`) over the bytes. Its key is the first 16 bytes of
-//! BLAKE3's `derive_key`, context "overside 3 frame tags", of the direction's key from the handshake.
-//! Its nonce, 16 bytes, is the number of the frame in its direction × 2 (+ 1 for a payload's own), so
-//! none comes twice under a key:
+//! AEGIS-128X2 as a MAC (`draft-irtf-cfrg-aegis-aead`) over the bytes. Its key is the first 16
+//! bytes of BLAKE3's `derive_key`, context "overside 3 frame tags", of the direction's key from the
+//! handshake. Its nonce, 16 bytes, is the number of the frame in its direction × 2 (+ 1 for a
+//! payload's own), so none comes twice under a key:
 //!
 //! ```text
 //! whole    head | payload | tag        payload of up to 1,024 bytes, and every part of a WRITE
@@ -37,21 +37,21 @@
 //! | 13 return | count | | answer to recall: all credits that no message before it used |
 //! | 14 bye | why (0 closed, 1 too long, 2 malformed), number of the request that was too long | | the last frame |
 //!
-//! Requests are numbered from 0 in the order of their frames, carried out and answered in that order.
-//! No head acknowledges a request whose answer is still to come. A word about a request counts once the
-//! last byte of the request has been handed to the kernel. An earlier one ends the connection. So does
-//! a return before its recall was handed over, or one that keeps credits. So does a recall before the
-//! return to the last one was handed over. No second ack, return or recall is queued behind one that
-//! has not left, so a peer that reads nothing makes its other side keep no more. At most 128 READs and
-//! atomics, and 4,096 answers, are under way. A frame that was begun grows by 4 KiB in 5 s. A message
-//! without a credit, parts that do not fit, an answer to nothing, an unknown kind, flag or length, and
-//! a wrong tag end the connection.
+//! Requests are numbered from 0 in the order of their frames, carried out and answered in that
+//! order. No head acknowledges a request whose answer is still to come. A word about a request
+//! counts once the last byte of the request has been handed to the kernel. An earlier one ends the
+//! connection. So does a return before its recall was handed over, or one that keeps credits. So
+//! does a recall before the return to the last one was handed over. No second ack, return or recall
+//! is queued behind one that has not left, so a peer that reads nothing makes its other side keep
+//! no more. At most 128 READs and atomics, and 4,096 answers, are under way. A frame that was begun
+//! grows by 4 KiB in 5 s. A message without a credit, parts that do not fit, an answer to nothing,
+//! an unknown kind, flag or length, and a wrong tag end the connection.
 
 /// What a frame says, apart from its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Requests of the receiver that the sender of this frame has carried out, ever; for an answer, the number
-    /// of the request that it answers.
+    /// Requests of the receiver that the sender of this frame has carried out, ever; for an answer,
+    /// the number of the request that it answers.
     pub acked: u64,
     /// Receives that the receiver of this frame may use, beyond those it was told of.
     pub credits: u32,

@@ -1,9 +1,11 @@
-//! Messages that wait for company, as in Nagle's algorithm: a call into the kernel costs as much as copying kilobytes.
+//! Messages that wait for company, as in Nagle's algorithm: a call into the kernel costs as much as
+//! copying kilobytes.
 //!
-//! What is posted while nothing is under way goes at once. What is posted while the peer has not said that it has carried out all
-//! before waits for what is posted next: until the owner polls or arms, or until there is so much of it that a call is well
-//! used. An owner that does neither has its thread, which sends what waits whenever it looks (`progress`); where no thread
-//! looks, nothing waits.
+//! What is posted while nothing is under way goes at once. What is posted while the peer has not
+//! said that it has carried out all before waits for what is posted next: until the owner polls or
+//! arms, or until there is so much of it that a call is well used. An owner that does neither has
+//! its thread, which sends what waits whenever it looks (`progress`); where no thread looks,
+//! nothing waits.
 
 use overside_verbs::port::QpIndex;
 
@@ -37,7 +39,8 @@ impl Engine {
         }
     }
 
-    /// The port's thread looks again soon: until then messages may wait, those that do have done so long enough.
+    /// The port's thread looks again soon: until then messages may wait, those that do have done so
+    /// long enough.
     pub(crate) fn watch_over(&mut self) {
         self.release();
         self.may_hold = true;
@@ -79,7 +82,8 @@ mod tests {
 
     const QP: QpIndex = QpIndex(0);
 
-    /// An engine without a thread, with credits for whatever it sends, and its peer's end of the only connection.
+    /// An engine without a thread, with credits for whatever it sends, and its peer's end of the
+    /// only connection.
     fn engine() -> (Engine, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).unwrap());
@@ -192,7 +196,8 @@ mod tests {
         assert!(came(&theirs) > 0);
     }
 
-    /// The system tells once; the read that then finds nothing must not take the peer for one that went without a word.
+    /// The system tells once; the read that then finds nothing must not take the peer for one that
+    /// went without a word.
     #[test]
     fn an_end_that_a_send_was_told_of_keeps_its_reason() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

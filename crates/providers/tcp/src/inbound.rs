@@ -1,4 +1,5 @@
-//! Bytes on their way in: heads and small payloads through a stage, large payloads straight to where they belong.
+//! Bytes on their way in: heads and small payloads through a stage, large payloads straight to
+//! where they belong.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
@@ -19,7 +20,8 @@ pub struct Inbound {
     end: usize,
     /// A frame has begun and is not complete.
     partial: bool,
-    /// The last frame was large: the stage then takes little, so that the next payload lands in its place.
+    /// The last frame was large: the stage then takes little, so that the next payload lands in its
+    /// place.
     large: bool,
     /// Bytes read, ever.
     pub(crate) taken: u64,
@@ -127,7 +129,8 @@ impl Inbound {
         Ok(true)
     }
 
-    /// Reads once: into what a body lacks, and behind it into the stage. False: the socket has nothing.
+    /// Reads once: into what a body lacks, and behind it into the stage. False: the socket has
+    /// nothing.
     ///
     /// # Errors
     /// When the connection has ended.
@@ -206,7 +209,8 @@ const WRONG_TAG: Fate =
 /// The longest frame that is taken whole.
 const FRAME_MAX: usize = HEAD_MAX + WRITE_CHUNK + TAG_BYTES;
 const STAGE_BYTES: usize = FRAME_MAX + (4 << 10);
-/// What is read behind a large payload: its tag and the next head, and little of the next payload, which would be copied.
+/// What is read behind a large payload: its tag and the next head, and little of the next payload,
+/// which would be copied.
 const AHEAD_BYTES: usize = 256;
 /// Bytes that are tagged at a time.
 const TAG_STEP: usize = 64 << 10;

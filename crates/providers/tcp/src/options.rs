@@ -16,8 +16,8 @@ pub struct Options {
     pub mac: bool,
     /// Whether a thread of each port carries out what peers ask while nobody polls.
     pub progress: bool,
-    /// Whether large payloads are left to the kernel to send from where they lie (MSG_ZEROCOPY) where that is the cheaper way and the
-    /// kernel does not copy them all the same.
+    /// Whether large payloads are left to the kernel to send from where they lie (MSG_ZEROCOPY)
+    /// where that is the cheaper way and the kernel does not copy them all the same.
     pub zero_copy: bool,
     /// Connections that a listener has made and that have not ended, at most.
     pub connections_max: usize,

@@ -1,4 +1,5 @@
-//! Bytes on their way out: heads and tags of our own, payloads from where they lie, small pieces of them by way of `stage`.
+//! Bytes on their way out: heads and tags of our own, payloads from where they lie, small pieces of
+//! them by way of `stage`.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -79,8 +80,8 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// Frames with these tags. By the prices short pieces are copied together and, with `zero_copy`, long ones left to the kernel to
-    /// send from.
+    /// Frames with these tags. By the prices short pieces are copied together and, with
+    /// `zero_copy`, long ones left to the kernel to send from.
     pub(crate) fn new(seal: Seal, prices: Arc<Prices>, zero_copy: bool) -> Self {
         Self {
             seal,
@@ -105,7 +106,8 @@ impl Outbound {
         self.queued - self.sent
     }
 
-    /// Bytes queued, ever; what was queued up to here has left when [`sent`](Self::sent) says as much.
+    /// Bytes queued, ever; what was queued up to here has left when [`sent`](Self::sent) says as
+    /// much.
     pub(crate) fn queued(&self) -> u64 {
         self.queued
     }
@@ -141,11 +143,13 @@ impl Outbound {
         self.end_frame();
     }
 
-    /// Queues a frame whose payload lies in posted memory, or is `inline`. A small one is copied, a large one stays where it is;
-    /// unless it has a tag and lies in small pieces, which are cheaper to copy than to tag one by one.
+    /// Queues a frame whose payload lies in posted memory, or is `inline`. A small one is copied, a
+    /// large one stays where it is; unless it has a tag and lies in small pieces, which are cheaper
+    /// to copy than to tag one by one.
     ///
     /// # Safety
-    /// The sources stay valid and unchanged until the frame is gone or [`drop_unsent`](Self::drop_unsent) was called.
+    /// The sources stay valid and unchanged until the frame is gone or
+    /// [`drop_unsent`](Self::drop_unsent) was called.
     pub(crate) unsafe fn frame_from(&mut self, head: &Head, sources: &[Source], inline: &[u8]) {
         let len = head.len as usize;
         let scattered =
@@ -209,12 +213,14 @@ impl Outbound {
         }
     }
 
-    /// Whether a piece, but for what is gone of it, is worth a call in which the kernel sends from where it lies.
+    /// Whether a piece, but for what is gone of it, is worth a call in which the kernel sends from
+    /// where it lies.
     fn is_apart(&self, piece: &Piece, gone: usize) -> bool {
         matches!(piece, Piece::Posted(source) if self.zero_copy.wants(source.len - gone))
     }
 
-    /// Makes ready what the next call is to take: small pieces are copied together, as many as there is room for.
+    /// Makes ready what the next call is to take: small pieces are copied together, as many as
+    /// there is room for.
     fn stage(&mut self) {
         let copied_max = self.prices.copied_max();
         while self.ready.len() < IOV_MAX && self.ready_bytes < SEND_BYTES {
@@ -244,8 +250,9 @@ impl Outbound {
         }
     }
 
-    /// One `sendmsg` of what is ready: bytes that went, and bytes that were offered. `apart`: of pieces that the kernel is to send from
-    /// where they lie; our own bytes, which move, are never among these.
+    /// One `sendmsg` of what is ready: bytes that went, and bytes that were offered. `apart`: of
+    /// pieces that the kernel is to send from where they lie; our own bytes, which move, are never
+    /// among these.
     fn send(&self, socket: impl AsFd, apart: bool) -> Result<(usize, usize), Errno> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let (mut asked, mut slices) = (0, Vec::with_capacity(self.ready.len()));
@@ -312,8 +319,9 @@ impl Outbound {
         }
     }
 
-    /// Forgets every frame that was not begun, and makes the rest of the one that was our own bytes, if they are few. False: that
-    /// frame cannot be finished, so nothing can follow it. After this no posted memory is named.
+    /// Forgets every frame that was not begun, and makes the rest of the one that was our own
+    /// bytes, if they are few. False: that frame cannot be finished, so nothing can follow it.
+    /// After this no posted memory is named.
     pub(crate) fn drop_unsent(&mut self) -> bool {
         let kept_until = match self.ends.front() {
             Some(end) if self.sent > self.begins => *end,
@@ -421,7 +429,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever part has gone, what is left after forgetting the rest ends the frame that was begun.
+        /// Whatever part has gone, what is left after forgetting the rest ends the frame that was
+        /// begun.
         #[test]
         fn what_was_begun_is_finished_and_the_rest_forgotten(
             sizes in proptest::collection::vec(0usize..5000, 1..6),
@@ -464,7 +473,8 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
 
-        /// Whatever the system takes at a time, and wherever pieces were copied or not, the same bytes go out in order.
+        /// Whatever the system takes at a time, and wherever pieces were copied or not, the same
+        /// bytes go out in order.
         #[test]
         fn what_was_queued_goes_out_in_order(
             sizes in proptest::collection::vec(0usize..9000, 1..60),

@@ -1,4 +1,5 @@
-//! The parsers of a peer's bytes, each alone, for fuzz targets and the replay of their corpus. Not for users.
+//! The parsers of a peer's bytes, each alone, for fuzz targets and the replay of their corpus. Not
+//! for users.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -22,8 +23,8 @@ use crate::seal::Seal;
 use crate::target::Target;
 pub use crate::two_ends::two_ends;
 
-/// A peer's frames on a connection that has receives, a READ and a FETCH_ADD under way; tagged when the first byte is odd. True: all
-/// of them were taken.
+/// A peer's frames on a connection that has receives, a READ and a FETCH_ADD under way; tagged when
+/// the first byte is odd. True: all of them were taken.
 ///
 /// # Panics
 /// When a byte outside of what was posted changes, or a request is reported twice.
@@ -85,8 +86,9 @@ pub fn frames(bytes: &[u8]) -> bool {
     taken
 }
 
-/// One-sided requests of a peer that has the keys: records of a head, whose key's lowest byte chooses among a window, a segment and nothing,
-/// and its payload. True: none was refused or out of place.
+/// One-sided requests of a peer that has the keys: records of a head, whose key's lowest byte
+/// chooses among a window, a segment and nothing, and its payload. True: none was refused or out of
+/// place.
 ///
 /// # Panics
 /// When memory without the right changes.

@@ -44,7 +44,8 @@ impl Inner {
         self.lock().conns.iter().map(|conn| conn.outbound.waiting()).max().unwrap_or(0)
     }
 
-    /// The owner's call ends. It may be its last for long, and a thread that sleeps would not notice what it leaves.
+    /// The owner's call ends. It may be its last for long, and a thread that sleeps would not
+    /// notice what it leaves.
     fn leave(&self, mut engine: MutexGuard<'_, Engine>) {
         if engine.thread_sleeps && engine.is_unsettled() {
             engine.thread_sleeps = false;

@@ -1,5 +1,5 @@
-//! What is decided below a port by what things cost: which pieces of a list are copied together, and which the kernel sends from
-//! where they lie.
+//! What is decided below a port by what things cost: which pieces of a list are copied together,
+//! and which the kernel sends from where they lie.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,8 @@ use overside_planner::{Bends, Profile};
 
 use crate::stage::STAGE_BYTES;
 
-/// Lengths that decide, by the built-in prices until the device's own are known. Read by every queue pair, whichever thread drives it.
+/// Lengths that decide, by the built-in prices until the device's own are known. Read by every
+/// queue pair, whichever thread drives it.
 #[derive(Debug)]
 pub(crate) struct Prices {
     copied_max: AtomicUsize,
@@ -15,17 +16,20 @@ pub(crate) struct Prices {
 }
 
 impl Prices {
-    /// The pieces of a list that are cheaper copied together than named to the kernel one by one: up to so many bytes.
+    /// The pieces of a list that are cheaper copied together than named to the kernel one by one:
+    /// up to so many bytes.
     pub(crate) fn copied_max(&self) -> usize {
         self.copied_max.load(Ordering::Relaxed)
     }
 
-    /// The length from which on a stretch of posted memory is cheaper left to the kernel to send from than copied.
+    /// The length from which on a stretch of posted memory is cheaper left to the kernel to send
+    /// from than copied.
     pub(crate) fn zero_copy_from(&self) -> usize {
         self.zero_copy_from.load(Ordering::Relaxed)
     }
 
-    /// From here on by these prices, as far as they were measured. `tags`: what they say of a byte is not of the copy alone.
+    /// From here on by these prices, as far as they were measured. `tags`: what they say of a byte
+    /// is not of the copy alone.
     pub(crate) fn learn(&self, found: &Profile, tags: bool) {
         let copied = found.bends.copied_bytes;
         if copied > 0.0 {
@@ -74,8 +78,8 @@ pub(crate) fn default_profile(tags: bool) -> Profile {
     }
 }
 
-/// What the kernel takes for an entry of a call's list whose bytes no cache holds, beyond what it takes for bytes that were just
-/// copied: of that server too (docs/design/004-tcp-credits.md).
+/// What the kernel takes for an entry of a call's list whose bytes no cache holds, beyond what it
+/// takes for bytes that were just copied: of that server too (docs/design/004-tcp-credits.md).
 const ENTRY_NS: f64 = 140.0;
 /// What it costs to pin pages for a send, and to hear that they are needed no longer.
 const ZERO_COPY_NS: f64 = 5000.0;

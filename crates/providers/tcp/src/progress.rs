@@ -1,8 +1,10 @@
-//! A port's thread: carries out what peers ask while the port's owner is away, and sleeps otherwise.
+//! A port's thread: carries out what peers ask while the port's owner is away, and sleeps
+//! otherwise.
 //!
-//! While the owner calls in, the thread looks once every few milliseconds whether it still does, and sends what was posted since and
-//! still waits for company (`holding`). When it no longer does, the thread waits at the sockets itself, and nothing waits for company. So an active port has a few wake-ups a second, an idle one none, and a target that never
-//! calls in answers all the same.
+//! While the owner calls in, the thread looks once every few milliseconds whether it still does,
+//! and sends what was posted since and still waits for company (`holding`). When it no longer does,
+//! the thread waits at the sockets itself, and nothing waits for company. So an active port has a
+//! few wake-ups a second, an idle one none, and a target that never calls in answers all the same.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -20,17 +20,20 @@ pub(crate) fn register(
     registry.register(domain, memory, access, |()| Ok((random_key()?, Reach::new(memory.clone()))))
 }
 
-/// Ends a registration. After it no request of a peer touches the memory, even one that is under way.
+/// Ends a registration. After it no request of a peer touches the memory, even one that is under
+/// way.
 pub(crate) fn deregister(registry: &Registry, region: &MemoryRegion) -> Result<(), VerbsError> {
     registry.deregister(region, |(), _, _| ()).map(|ended| ended.own.end())
 }
 
-/// What a peer connected in `domain` may do `right` to at `at..at + len` by this key; nothing, when key, right or range is wrong.
+/// What a peer connected in `domain` may do `right` to at `at..at + len` by this key; nothing, when
+/// key, right or range is wrong.
 pub(crate) fn reach(registry: &Registry, domain: u64, key: u128, right: Access, at: u64, len: u64) -> Option<Reach> {
     registry.granted(domain, key, right, (at, len), |region| region.own.clone())
 }
 
-/// A region's memory, until it is deregistered: a request that was let through before that touches nothing after.
+/// A region's memory, until it is deregistered: a request that was let through before that touches
+/// nothing after.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach(Arc<RwLock<Option<Memory>>>);
 
@@ -67,7 +70,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Checks that a fragment lies in a registered segment, where it says (or on a heap, which needs no registration).
+    /// Checks that a fragment lies in a registered segment, where it says (or on a heap, which
+    /// needs no registration).
     #[inline]
     pub(crate) fn check(&mut self, registry: &Registry, domain: u64, fragment: &Fragment) -> Result<(), VerbsError> {
         if fragment.segment == SegmentId::FOREIGN {

@@ -20,8 +20,8 @@ pub(crate) struct Entry {
     /// Where its payload lies; inline bytes are in `inline`.
     pub(crate) sources: Vec<Source>,
     pub(crate) inline: Vec<u8>,
-    /// Where its last byte is among all that were queued; 0 before. The kernel has taken it, and the peer may know of it, once so
-    /// much was sent.
+    /// Where its last byte is among all that were queued; 0 before. The kernel has taken it, and
+    /// the peer may know of it, once so much was sent.
     end: u64,
     state: State,
 }
@@ -63,13 +63,15 @@ impl Act {
     }
 }
 
-/// Requests in the order of posting: reported ones have left, then those under way, then those that wait.
+/// Requests in the order of posting: reported ones have left, then those under way, then those that
+/// wait.
 #[derive(Debug)]
 pub(crate) struct Requests {
     entries: VecDeque<Entry>,
     /// The first that waits.
     next: usize,
-    /// Those at the front that have ended and are not reported, since the kernel may still send from their memory.
+    /// Those at the front that have ended and are not reported, since the kernel may still send
+    /// from their memory.
     ended: usize,
     /// From this byte of all that were queued on it may.
     lent_from: u64,
@@ -109,7 +111,8 @@ impl Requests {
         }
     }
 
-    /// Whether one more of so many gather entries may be posted now; if not, somebody waits for room.
+    /// Whether one more of so many gather entries may be posted now; if not, somebody waits for
+    /// room.
     pub(crate) fn has_room(&mut self, sources: usize) -> bool {
         let room = self.entries.len() < self.depth && (self.sources == 0 || self.sources + sources <= self.sources_max);
         self.wants_room |= !room;
@@ -170,10 +173,12 @@ impl Requests {
         self.next += 1;
     }
 
-    /// The peer has carried out everything before `acked`, when `sent` bytes had left. Reports what has ended.
+    /// The peer has carried out everything before `acked`, when `sent` bytes had left. Reports what
+    /// has ended.
     ///
     /// # Errors
-    /// When the peer cannot have. What has not left wholly it does not know: `Outbound` still points to that memory.
+    /// When the peer cannot have. What has not left wholly it does not know: `Outbound` still
+    /// points to that memory.
     pub(crate) fn acknowledge(
         &mut self,
         acked: u64,
@@ -200,7 +205,8 @@ impl Requests {
         Ok(())
     }
 
-    /// The request with this number, if an answer to it may come now: all before it have ended, and it is among the `sent` bytes.
+    /// The request with this number, if an answer to it may come now: all before it have ended, and
+    /// it is among the `sent` bytes.
     pub(crate) fn answered(&mut self, number: u64, sent: u64) -> Option<&mut Entry> {
         let first = self.first_open()?;
         (matches!(first.state, State::Queued(this) if this == number) && first.end <= sent).then_some(first)
@@ -222,7 +228,8 @@ impl Requests {
         self.reading -= answers;
     }
 
-    /// From this byte on the kernel may still send from posted memory: what lies there is not reported.
+    /// From this byte on the kernel may still send from posted memory: what lies there is not
+    /// reported.
     pub(crate) fn lend_from(&mut self, byte: u64) {
         self.lent_from = byte;
     }
@@ -232,7 +239,8 @@ impl Requests {
         self.entries.is_empty()
     }
 
-    /// Reports what has ended, in order; of what ended silently the last, where somebody waits for its room or nothing comes after it.
+    /// Reports what has ended, in order; of what ended silently the last, where somebody waits for
+    /// its room or nothing comes after it.
     pub(crate) fn report(&mut self, qp: QpIndex, out: &mut VecDeque<RawCompletion>) {
         self.report_ended(qp, out);
         if self.wants_room || (self.over && self.entries.is_empty()) {
@@ -283,7 +291,8 @@ impl Requests {
         (perhaps, not)
     }
 
-    /// Ends all of them, when `sent` bytes had left. `too_long` is the message that the peer says was too long.
+    /// Ends all of them, when `sent` bytes had left. `too_long` is the message that the peer says
+    /// was too long.
     pub(crate) fn flush(
         &mut self,
         qp: QpIndex,
@@ -384,7 +393,8 @@ mod tests {
         assert_eq!(reported(&mut out), [(0, Status::Success), (1, gone), (2, gone)]);
     }
 
-    /// Each is 100 bytes of the stream: the peer has no word about it before the last of them has left.
+    /// Each is 100 bytes of the stream: the peer has no word about it before the last of them has
+    /// left.
     #[test]
     fn what_has_not_left_wholly_is_neither_acknowledged_nor_answered() {
         let qp = QpIndex(0);

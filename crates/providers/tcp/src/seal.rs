@@ -1,9 +1,10 @@
 //! The tag on every frame.
 //!
-//! A tag says who made a frame and at which place in its direction of its connection; it hides nothing: whoever sees the wire
-//! reads everything. Tags are AEGIS-128X2 as a MAC (`draft-irtf-cfrg-aegis-aead`), 16 bytes: the AES instructions of the processor take
-//! in 16 KiB in a fifth of the time of keyed BLAKE3. Each direction of each connection has a key of its own, and a nonce is the
-//! frame's number there, so none comes twice under a key.
+//! A tag says who made a frame and at which place in its direction of its connection; it hides
+//! nothing: whoever sees the wire reads everything. Tags are AEGIS-128X2 as a MAC
+//! (`draft-irtf-cfrg-aegis-aead`), 16 bytes: the AES instructions of the processor take in 16 KiB
+//! in a fifth of the time of keyed BLAKE3. Each direction of each connection has a key of its own,
+//! and a nonce is the frame's number there, so none comes twice under a key.
 
 use aegis::aegis128x2::Aegis128X2Mac;
 use overside_verbs::handshake::{TAG_BYTES, same};

@@ -1,8 +1,10 @@
 //! How long a peer's host may say nothing.
 //!
-//! What is sent and not acknowledged for some seconds ends a connection: the wire is cut. The kernel's limit for that (`TCP_USER_TIMEOUT`) also
-//! runs while the host is there and says that the socket is full, since its process stands still; but a peer that is alive has no
-//! deadline. So the limit is lifted as long as a host says so, and the questions that it leaves without an answer are counted here.
+//! What is sent and not acknowledged for some seconds ends a connection: the wire is cut. The
+//! kernel's limit for that (`TCP_USER_TIMEOUT`) also runs while the host is there and says that the
+//! socket is full, since its process stands still; but a peer that is alive has no deadline. So the
+//! limit is lifted as long as a host says so, and the questions that it leaves without an answer
+//! are counted here.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -34,7 +36,8 @@ struct Info {
 }
 
 impl Silence {
-    /// A look at a connection with something under way, several times while the kernel's limit lasts.
+    /// A look at a connection with something under way, several times while the kernel's limit
+    /// lasts.
     ///
     /// # Errors
     /// When the host was asked for room and has not answered for as long as it may be silent.

@@ -1,8 +1,9 @@
 //! Small pieces of posted memory on their way out: copied together, as many as one call takes.
 //!
-//! The kernel takes more time for an entry of a call's list than copying so little does, and it reads one cold piece after the other,
-//! where the next ones can be asked for while the first is copied. The stage is small enough to stay in the processor's cache: its bytes
-//! are there when the kernel copies them, and its places when the next ones come.
+//! The kernel takes more time for an entry of a call's list than copying so little does. It reads
+//! one cold piece after the other, where the next ones can be asked for while the first is copied.
+//! The stage is small enough to stay in the processor's cache: its bytes are there when the kernel
+//! copies them, and its places when the next ones come.
 
 use crate::outbound::Source;
 
@@ -59,13 +60,15 @@ pub(crate) fn ask_for(source: Source) {
     (0..source.len).step_by(LINE_BYTES).for_each(|at| prefetch(source.address.wrapping_add(at)));
 }
 
-/// How many pieces behind one of this length the one lies that is to be asked for when this one is copied.
+/// How many pieces behind one of this length the one lies that is to be asked for when this one is
+/// copied.
 pub(crate) fn ahead(len: usize) -> usize {
     (AHEAD_BYTES / len.max(1)).clamp(1, AHEAD_MAX)
 }
 
 const AHEAD_BYTES: usize = 8 << 10;
 const AHEAD_MAX: usize = 32;
-/// Half as much leaves calls too short, twice as much is no longer where it is fast: measured, docs/design/004-tcp-credits.md.
+/// Half as much leaves calls too short, twice as much is no longer where it is fast: measured,
+/// docs/design/004-tcp-credits.md.
 pub(crate) const STAGE_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;

@@ -1,4 +1,5 @@
-//! What the peer asks of us: one-sided operations, checked and carried out here, and the answers that wait to leave.
+//! What the peer asks of us: one-sided operations, checked and carried out here, and the answers
+//! that wait to leave.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -79,15 +80,16 @@ impl Target {
         self.executed - self.told
     }
 
-    /// What to write into the next frame: everything before it has been carried out, and answered on this connection.
+    /// What to write into the next frame: everything before it has been carried out, and answered
+    /// on this connection.
     pub(crate) fn acked(&mut self) -> u64 {
         let acked = self.answers.front().map_or(self.executed, |answer| answer.number);
         self.told = acked;
         acked
     }
 
-    /// As [`acked`](Self::acked) for a goodbye, before which all is forgotten that has not left, answers too: of those that would
-    /// be lost the peer must not hear that they came.
+    /// As [`acked`](Self::acked) for a goodbye, before which all is forgotten that has not left,
+    /// answers too: of those that would be lost the peer must not hear that they came.
     pub(crate) fn acked_at_end(&mut self, sent: u64) -> u64 {
         if self.last_end <= sent { self.acked() } else { 0 }
     }
@@ -171,7 +173,8 @@ impl Target {
         Ok(())
     }
 
-    /// Places the first or next part of a WRITE. When it was the last: what the receive that it consumes is told, if it consumes one.
+    /// Places the first or next part of a WRITE. When it was the last: what the receive that it
+    /// consumes is told, if it consumes one.
     ///
     /// # Errors
     /// When parts do not fit together.
@@ -209,7 +212,8 @@ impl Target {
         self.writing.is_some()
     }
 
-    /// Credits that the peer has used and that nothing was taken for yet: a WRITE under way takes its receive with its last part.
+    /// Credits that the peer has used and that nothing was taken for yet: a WRITE under way takes
+    /// its receive with its last part.
     pub(crate) fn used_credits(&self) -> usize {
         usize::from(self.writing.as_ref().is_some_and(|writing| writing.immediate.is_some()))
     }
@@ -226,7 +230,8 @@ pub struct Written {
 }
 
 impl Writing {
-    /// Places the next bytes. The last aligned word of the whole range is held back until all the rest is there.
+    /// Places the next bytes. The last aligned word of the whole range is held back until all the
+    /// rest is there.
     fn place(&mut self, bytes: &[u8]) -> Result<(), Fate> {
         if bytes.len() as u64 > self.total - self.done || bytes.len() > WRITE_CHUNK {
             return Err(Fate::Malformed("more bytes than the WRITE said it has"));
@@ -311,7 +316,8 @@ mod tests {
         found
     }
 
-    /// A peer that takes its time must not see what the memory's owner does with it afterwards, nor keep it.
+    /// A peer that takes its time must not see what the memory's owner does with it afterwards, nor
+    /// keep it.
     #[test]
     fn a_read_ends_where_its_memory_is_deregistered() {
         let (registry, mut target) = (Registry::default(), Target::new());

@@ -1,9 +1,11 @@
-//! Two ends with a connection between them, and a stranger to whom both are connected, too, that says any frame at any moment: the
-//! fuzz target `two_ends`, and the replay of its corpus. Not for users.
+//! Two ends with a connection between them, and a stranger to whom both are connected, too, that
+//! says any frame at any moment: the fuzz target `two_ends`, and the replay of its corpus. Not for
+//! users.
 //!
 //! What it checks, after a script of calls and of the stranger's frames:
 //!
-//! - A source is overwritten or freed as soon as it is reported: not one such byte reaches the wire.
+//! - A source is overwritten or freed as soon as it is reported: not one such byte reaches the
+//!   wire.
 //! - A receive or sink is overwritten when it is reported, and nobody writes it from then on.
 //! - Each request is reported once, in order, whatever becomes of its connection.
 //! - Memory that is deregistered is neither read nor written any more.
@@ -77,7 +79,8 @@ impl Script<'_> {
     }
 }
 
-/// What `parts::seeds` writes down: calls that keep the promises, with frames of a stranger that behaves.
+/// What `parts::seeds` writes down: calls that keep the promises, with frames of a stranger that
+/// behaves.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     use crate::frame::Op;
     let step = |who: u8, pair: usize, call: u8| who << 7 | (pair as u8) << 6 | call;
@@ -114,7 +117,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     vec![honest, polite, sharing]
 }
 
-/// What a step may be, by its low bits; the highest says which end, the next one which of its connections.
+/// What a step may be, by its low bits; the highest says which end, the next one which of its
+/// connections.
 const SEND: u8 = 0;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
@@ -130,7 +134,8 @@ const SAY_OFTEN: u8 = 11;
 const SAY_BYTES: u8 = 12;
 const HANG_UP: u8 = 13;
 const FORGET: u8 = 14;
-/// Around the borders of what is copied, staged, taken whole, cut into parts and taken by a socket at once.
+/// Around the borders of what is copied, staged, taken whole, cut into parts and taken by a socket
+/// at once.
 const LENGTHS: [usize; 12] = [0, 1, 8, 64, 1000, 1024, 1025, 4000, 16 << 10, (16 << 10) + 1, 40_000, 70_000];
 /// Of these lengths the first so many fit into a receive.
 const FITTING: usize = 8;

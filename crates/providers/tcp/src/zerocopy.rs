@@ -1,8 +1,10 @@
-//! Sends that the kernel makes from posted memory itself (MSG_ZEROCOPY), and its word that it needs that memory no longer.
+//! Sends that the kernel makes from posted memory itself (MSG_ZEROCOPY), and its word that it needs
+//! that memory no longer.
 //!
-//! The word comes on the socket's error queue, by ranges of such sends counted from 0. Until then the bytes may travel again, so a
-//! request that was sent so is not reported, whatever the peer says of it. Where the kernel copied all the same (loopback,
-//! veth, a device that cannot gather) the word says so, and such sends are a loss: they are asked for no more.
+//! The word comes on the socket's error queue, by ranges of such sends counted from 0. Until then
+//! the bytes may travel again, so a request that was sent so is not reported, whatever the peer
+//! says of it. Where the kernel copied all the same (loopback, veth, a device that cannot gather)
+//! the word says so, and such sends are a loss: they are asked for no more.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,7 +18,8 @@ pub(crate) struct ZeroCopy {
     state: State,
     /// Payloads from this length on are worth it.
     from: usize,
-    /// Those that the kernel may still need, in order: where each begins in the stream, and whether it is done with it.
+    /// Those that the kernel may still need, in order: where each begins in the stream, and whether
+    /// it is done with it.
     pending: VecDeque<(u64, bool)>,
     /// The number of the first of them.
     first: u32,

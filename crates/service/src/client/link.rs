@@ -29,7 +29,8 @@ pub struct LinkOptions {
     pub posted: usize,
     /// How long the server may take for the next message.
     pub timeout: Duration,
-    /// Bytes of a transmit buffer. A longer request is sent from the heap, which a provider may copy.
+    /// Bytes of a transmit buffer. A longer request is sent from the heap, which a provider may
+    /// copy.
     pub transmit_bytes: usize,
     /// Transmit buffers: requests in flight.
     pub transmits: usize,
@@ -136,7 +137,8 @@ impl Link {
         }
     }
 
-    /// Fills `out` with the first bytes of what the server granted, by READ: the server's program takes no part.
+    /// Fills `out` with the first bytes of what the server granted, by READ: the server's program
+    /// takes no part.
     ///
     /// # Errors
     /// When the grant is shorter or has ended, the connection has ended, or nothing came in time.
@@ -210,8 +212,8 @@ impl Link {
         }
     }
 
-    /// The next message, whole, or where the server lent it, the loan. The next whole message is a copy
-    /// for [`message`](Self::message).
+    /// The next message, whole, or where the server lent it, the loan. The next whole message is a
+    /// copy for [`message`](Self::message).
     ///
     /// # Errors
     /// As [`message`](Self::message).

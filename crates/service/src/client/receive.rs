@@ -61,7 +61,8 @@ impl LentMessage {
         self.loan
     }
 
-    /// The message in the buffer, as if it had not been lent; none when the server took it back meanwhile.
+    /// The message in the buffer, as if it had not been lent; none when the server took it back
+    /// meanwhile.
     pub fn copied(self) -> Option<Received> {
         let LentMessage { loan, mut buffer } = self;
         let Bytes::Ring(Some(bytes), _) = &mut buffer.bytes else { return None };

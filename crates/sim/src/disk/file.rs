@@ -80,7 +80,8 @@ impl File {
         }
     }
 
-    /// A write that failed or was cut off: of each sector the old bytes, the new ones or none of both.
+    /// A write that failed or was cut off: of each sector the old bytes, the new ones or none of
+    /// both.
     pub(crate) fn tear(&mut self, at: u64, bytes: &[u8], whole: bool, chance: &mut Chance) {
         for (index, chunk) in bytes.chunks(SECTOR).enumerate() {
             let at = at + (index * SECTOR) as u64;
@@ -114,7 +115,8 @@ impl File {
         self.len_durable = self.len;
     }
 
-    /// A sync that failed: some of it is safe, and the kernel takes the rest for synced from now on.
+    /// A sync that failed: some of it is safe, and the kernel takes the rest for synced from now
+    /// on.
     pub(crate) fn sync_in_vain(&mut self, covers: u64, chance: &mut Chance) {
         self.unsynced.retain(|sector, versions| {
             let taken = versions.iter().take_while(|(number, _)| *number <= covers).count();
@@ -126,8 +128,8 @@ impl File {
         });
     }
 
-    /// What a power loss leaves: of each sector any version since the last sync, and a length that was once. How many
-    /// sectors are not as they were shown.
+    /// What a power loss leaves: of each sector any version since the last sync, and a length that
+    /// was once. How many sectors are not as they were shown.
     pub(crate) fn lose_power(&mut self, chance: &mut Chance) -> usize {
         let mut lost = self.phantom.len();
         self.phantom.clear();

@@ -1,9 +1,9 @@
 //! A disk that keeps only what it must.
 //!
 //! Unsynced writes vanish, come in any order and tear at 512 bytes. A name needs its folder's sync.
-//! Any write or sync may fail; the bytes are anything then, and a second sync after a failed one says
-//! that all is well although it is not. A disk may be full and slow. [`Drive::lose_power`] leaves what
-//! a power loss leaves; a process that is killed leaves all that the kernel had.
+//! Any write or sync may fail; the bytes are anything then, and a second sync after a failed one
+//! says that all is well although it is not. A disk may be full and slow. [`Drive::lose_power`]
+//! leaves what a power loss leaves; a process that is killed leaves all that the kernel had.
 
 mod file;
 mod names;
@@ -177,8 +177,8 @@ impl Drive {
         self.state().operations
     }
 
-    /// Does something at an operation from now on, the next being 1: kills the process, for example.
-    /// It must not wait.
+    /// Does something at an operation from now on, the next being 1: kills the process, for
+    /// example. It must not wait.
     pub fn at_operation(&self, number: u64, done: impl FnOnce() + Send + 'static) {
         self.plan(None, number, Box::new(done));
     }
@@ -203,7 +203,8 @@ impl Drive {
         kinds
     };
 
-    /// From now on a sector that is under way when the power goes is old or new; else it may be anything.
+    /// From now on a sector that is under way when the power goes is old or new; else it may be
+    /// anything.
     pub fn keep_sectors_whole(&self) {
         self.state().whole_sectors = true;
     }
@@ -342,7 +343,8 @@ impl Drive {
 }
 
 impl State {
-    /// Carries a request out, and puts its completion where its queue finds it. After a power loss it is gone.
+    /// Carries a request out, and puts its completion where its queue finds it. After a power loss
+    /// it is gone.
     fn complete(&mut self, number: u64) {
         let Some(at) = self.under_way.iter().position(|request| request.number == number) else { return };
         let UnderWay { queue, token, node, mut request, covers, direct, .. } = self.under_way.remove(at);
@@ -476,7 +478,8 @@ impl State {
         }
     }
 
-    /// Drops nodes that no name leads to, now or after a power loss, that nobody has open and no request is for.
+    /// Drops nodes that no name leads to, now or after a power loss, that nobody has open and no
+    /// request is for.
     fn forget_unnamed(&mut self) {
         let mut named = vec![ROOT];
         let mut at = 0;

@@ -67,8 +67,8 @@ impl Folder {
         self.changes.drain(..covers).for_each(|change| change.apply(&mut self.durable));
     }
 
-    /// A sync that failed: the first so many changes are safe. A file system's journal tries the rest
-    /// again.
+    /// A sync that failed: the first so many changes are safe. A file system's journal tries the
+    /// rest again.
     pub(crate) fn sync_in_vain(&mut self, covers: usize, chance: &mut Chance) {
         let covers = covers.min(self.changes.len());
         self.sync(chance.below(covers as u64 + 1) as usize);

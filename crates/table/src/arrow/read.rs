@@ -14,11 +14,13 @@ use crate::projection::Projection;
 use crate::row::{Bytes, RowLayout, RowPart};
 use crate::schema::Schema;
 
-/// Collects the rows of scan answers into record batches: push blocks, then finish, then push the next batch's.
+/// Collects the rows of scan answers into record batches: push blocks, then finish, then push the
+/// next batch's.
 ///
-/// Batches are whole and may be kept, sent to other threads, and outlive the builder. One that has been dropped gives its
-/// memory back to the builder, so a consumer that drops batches as it goes has no page faulted in after the first few; and
-/// a builder used for several scans of the same columns keeps it from one to the next.
+/// Batches are whole and may be kept, sent to other threads, and outlive the builder. One that has
+/// been dropped gives its memory back to the builder. So a consumer that drops batches as it goes
+/// has no page faulted in after the first few. A builder for several scans of the same columns
+/// keeps the memory from one to the next.
 #[derive(Debug)]
 pub struct BatchBuilder {
     schema: SchemaRef,
@@ -53,8 +55,8 @@ impl BatchBuilder {
     /// Adds all rows of an answer to the scan that this builder was made for.
     ///
     /// # Errors
-    /// A row's offsets are broken, or a column's text exceeds what an array can hold; then the rows since the last
-    /// batch are dropped.
+    /// A row's offsets are broken, or a column's text exceeds what an array can hold; then the rows
+    /// since the last batch are dropped.
     ///
     /// # Panics
     /// The block answers a scan of other columns.
@@ -63,8 +65,8 @@ impl BatchBuilder {
         self.pushed(pushed, block.len())
     }
 
-    /// Adds all rows of an answer that was lent, straight from where they lie. They count if the server still vouched for
-    /// them when they had all been copied into the columns.
+    /// Adds all rows of an answer that was lent, straight from where they lie. They count if the
+    /// server still vouched for them when they had all been copied into the columns.
     ///
     /// # Errors
     /// As [`push`](Self::push), and [`LentError::Revoked`].

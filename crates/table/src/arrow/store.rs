@@ -1,8 +1,9 @@
 //! Memory of batches, used again once its batch is gone.
 //!
-//! A batch of a few thousand rows takes more memory than an allocator keeps: taken anew for each batch it is mapped, zeroed
-//! and faulted in page by page, which costs as much as filling it. So what a finished array held comes back when the last
-//! owner of the array drops it, from whatever thread, and the next batch is written there.
+//! A batch of a few thousand rows takes more memory than an allocator keeps. Taken anew for each
+//! batch, it is mapped, zeroed and faulted in page by page, which costs as much as filling it. So
+//! what a finished array held comes back when the last owner of the array drops it, from whatever
+//! thread, and the next batch is written there.
 
 use std::sync::Arc;
 

@@ -17,7 +17,8 @@ pub(super) struct Rests {
     starts: Vec<u32>,
     /// Bytes of end offsets at a rest's start.
     head: usize,
-    /// Where the values of the column at hand start, from the first byte behind the first row's end offsets on.
+    /// Where the values of the column at hand start, from the first byte behind the first row's end
+    /// offsets on.
     values: Vec<u32>,
 }
 
@@ -106,8 +107,9 @@ impl Variable {
 }
 
 impl Rests {
-    /// Notes where each row's value of column `index` starts, and in `ends` where it ends once the values lie one
-    /// after another from `before` on. Answers their lengths, `|`ed together; none when a row's offsets are broken.
+    /// Notes where each row's value of column `index` starts, and in `ends` where it ends once the
+    /// values lie one after another from `before` on. Answers their lengths, `|`ed together; none
+    /// when a row's offsets are broken.
     #[inline(never)]
     fn find<const FIRST: bool>(
         &mut self,
@@ -141,9 +143,10 @@ impl Rests {
     }
 }
 
-/// Copies the values that start at the first of each of `moves` to where they end by the second, the first of them from
-/// `at` on, each as a block of `BLOCK` bytes: the next overwrites what was too much. A copy of unknown length is a call, and
-/// a decision by length one that the processor guesses wrong.
+/// Copies the values that start at the first of each of `moves` to where they end by the second,
+/// the first of them from `at` on. Each is copied as a block of `BLOCK` bytes: the next overwrites
+/// what was too much. A copy of unknown length is a call, and a decision by length one that the
+/// processor guesses wrong.
 #[inline(never)]
 fn copy<const BLOCK: usize>(
     values: impl Bytes,

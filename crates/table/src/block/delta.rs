@@ -1,13 +1,15 @@
-//! `delta`: base pages and delta records as they lie, merged by the client (to-copy §5.3, TC-M28, TC-M29).
+//! `delta`: base pages and delta records as they lie, merged by the client (to-copy §5.3, TC-M28,
+//! TC-M29).
 //!
-//! The table of such a message is, one after another: its page entries of 24 bytes (`at | len | first row | end row |
-//! deltas | extents`), the delta records' entries of 8 (`at | len`), and the overflow extents' entries of 16 (`row | at |
-//! len | 0`). Delta records and extents stand in the order of their pages; deltas of a page are newest per key and sorted
-//! by key; extents of a page name a row of the base page, or with the top bit a delta of it, ascending.
+//! The table of such a message has three parts. Page entries have 24 bytes: `at | len | first row |
+//! end row | deltas | extents`. Entries of delta records have 8: `at | len`. Entries of overflow
+//! extents have 16: `row | at | len | 0`. Delta records and extents stand in the order of their
+//! pages. Deltas of a page are newest per key and sorted by key. Extents of a page name a row of
+//! the base page, or with the top bit a delta of it, ascending.
 //!
-//! A record says where in the base page its key goes, so merging compares no keys: it is O(deltas), and its result is the
-//! runs of a clean answer. Positions are checked to ascend; that they are the right ones is the server's word, like the
-//! rows themselves.
+//! A record says where in the base page its key goes, so merging compares no keys: it is O(deltas),
+//! and its result is the runs of a clean answer. Positions are checked to ascend; that they are the
+//! right ones is the server's word, like the rows themselves.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -26,7 +28,8 @@ use super::view::Runs;
 use crate::projection::Projection;
 use crate::row::{Bytes, Malformed};
 
-/// A `delta` answer to be: its head, which is written, and its fragments, which are sent from where they lie.
+/// A `delta` answer to be: its head, which is written, and its fragments, which are sent from where
+/// they lie.
 #[derive(Clone, Debug, Default)]
 pub struct DeltaAnswer {
     pages: Vec<[u32; 6]>,
@@ -113,7 +116,8 @@ impl DeltaAnswer {
         self.fragments.list()
     }
 
-    /// Bytes of the head: header, tables, and zeroes up to a cache line, so that the page is copied aligned.
+    /// Bytes of the head: header, tables, and zeroes up to a cache line, so that the page is copied
+    /// aligned.
     pub fn head_len(&self) -> usize {
         self.tables_end().next_multiple_of(LINE_BYTES)
     }

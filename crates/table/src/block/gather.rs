@@ -1,8 +1,9 @@
 //! `gather`: the rows of pages and deltas, sent from where they lie as a clean answer.
 //!
-//! A run of rows of a base page is up to three ranges of it (prefixes, slots, rests), a delta's row is one range of its
-//! record. Ranges close to each other are one fragment, so a page without deltas is one, and a page with a few is often
-//! one and those few: the rows that they replace travel as a gap that no run mentions.
+//! A run of rows of a base page is up to three ranges of it (prefixes, slots, rests), a delta's row
+//! is one range of its record. Ranges close to each other are one fragment. So a page without
+//! deltas is one, and a page with a few is often one and those few. The rows that they replace
+//! travel as a gap that no run mentions.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use super::run::{RUN_BYTES, Run};
 use super::state::{PageState, Piece};
 use crate::projection::Projection;
 
-/// A `gather` answer to be: its head, which is written, and its fragments, which are sent from where they lie.
+/// A `gather` answer to be: its head, which is written, and its fragments, which are sent from
+/// where they lie.
 ///
 /// The same object is used again for message after message, so that none allocates.
 #[derive(Clone, Debug, Default)]
@@ -66,8 +68,9 @@ impl GatherAnswer {
         self.rows = mark.rows;
     }
 
-    /// Adds the delivered rows `rows` of a page's state. Gaps of up to `gap_bytes_max` bytes are sent along rather than
-    /// split a fragment: what an entry of the gather list costs on this device, in bytes.
+    /// Adds the delivered rows `rows` of a page's state. Gaps of up to `gap_bytes_max` bytes are
+    /// sent along rather than split a fragment: what an entry of the gather list costs on this
+    /// device, in bytes.
     pub fn push(&mut self, state: &PageState<'_>, rows: Range<usize>, projection: &Projection, gap_bytes_max: u64) {
         let first = self.runs.len();
         let rests = projection.needs_rest();
@@ -102,7 +105,8 @@ impl GatherAnswer {
         self.fragments.list()
     }
 
-    /// Bytes of the head: header, run table, and zeroes up to a cache line, so that what follows is copied aligned.
+    /// Bytes of the head: header, run table, and zeroes up to a cache line, so that what follows is
+    /// copied aligned.
     pub fn head_len(&self) -> usize {
         (HEADER_BYTES + self.runs.len() * RUN_BYTES).next_multiple_of(LINE_BYTES)
     }
@@ -146,7 +150,8 @@ impl GatherAnswer {
         }
     }
 
-    /// Adds the deltas' rows, in order of address so that records that lie together are sent together.
+    /// Adds the deltas' rows, in order of address so that records that lie together are sent
+    /// together.
     fn push_deltas(&mut self, first: usize, state: &PageState<'_>, rows: Range<usize>, rests: bool, gap: u64) {
         self.by_address.clear();
         for (at, piece) in state.pieces(rows).enumerate() {
@@ -187,7 +192,8 @@ struct Adder<'f> {
     fragments: &'f mut Fragments,
     at: u64,
     gap_bytes_max: u64,
-    /// Whether the fragment before is of this page; pages may lie in different segments, so only then it may grow.
+    /// Whether the fragment before is of this page; pages may lie in different segments, so only
+    /// then it may grow.
     started: bool,
 }
 

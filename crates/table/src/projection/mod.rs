@@ -1,9 +1,10 @@
 //! Some columns of a row, and the two ways in which an answer can hold them.
 //!
-//! *In place*: whole prefixes (and whole rests where a variable column is wanted) travel as they lie, and the view looks
-//! at the chosen columns only. *Packed*: only what was chosen travels. A packed row keeps the order in which columns lie,
-//! whatever order they were asked for in, so that neighbours are moved as one run, and keeps all null bits as they are if
-//! any chosen column is nullable: moving bits one by one would cost more than the bytes they take.
+//! *In place*: whole prefixes (and whole rests where a variable column is wanted) travel as they
+//! lie, and the view looks at the chosen columns only. *Packed*: only what was chosen travels. A
+//! packed row keeps the order in which columns lie, whatever order was requested, so that
+//! neighbours are moved as one run. If any chosen column is nullable, it keeps all null bits as
+//! they are: moving bits one by one would cost more than the bytes they take.
 
 mod pack;
 
@@ -87,8 +88,9 @@ impl Projection {
         &self.runs
     }
 
-    /// Of `bytes` bytes of a message that holds `rows` rows whole, about how many lie in cache lines that a reader of the chosen
-    /// columns touches: those of their places in the prefixes, and of all rests where a column lies there.
+    /// Of `bytes` bytes of a message that holds `rows` rows whole, about how many lie in cache
+    /// lines that a reader of the chosen columns touches. These are the lines of their places in
+    /// the prefixes, and of all rests where a column lies there.
     pub fn read_of(&self, rows: u64, bytes: u64) -> u64 {
         let stride = self.in_place.prefix_len as u64;
         let rests = if self.needs_rest() { bytes.saturating_sub(rows * stride) } else { 0 };

@@ -1,7 +1,8 @@
 //! Packing rows: the chosen bytes of whole rows, moved next to each other.
 //!
-//! Prefixes are packed column by column, by the kernels that copying is priced with: a page's prefixes stay in the first-level
-//! cache, and a pass that moves values of one width from one constant stride to another is a handful of instructions a row.
+//! Prefixes are packed column by column, by the kernels that copying is priced with. A page's
+//! prefixes stay in the first-level cache. A pass that moves values of one width from one constant
+//! stride to another is a handful of instructions a row.
 
 use overside_memory::pack::pack_periods;
 
@@ -9,7 +10,8 @@ use super::Projection;
 use crate::row::Malformed;
 
 impl Projection {
-    /// Packs the prefixes of consecutive rows, whole prefixes one after another in `prefixes`, into `out`.
+    /// Packs the prefixes of consecutive rows, whole prefixes one after another in `prefixes`, into
+    /// `out`.
     ///
     /// # Panics
     /// The lengths are not the same number of whole and of packed prefixes.

@@ -1,11 +1,12 @@
 //! Prices held against what pages really took.
 //!
-//! A profile knows the device: requests, fragments, bytes. It does not know what this store does for a page
-//! in any case (finding it, pinning it, merging its deltas), nor how this table's rows pack. So the time that making every seventeenth
-//! message takes is taken, and what its pages took beyond the price of that is added to the price of its way from then on. Posting it is
-//! no part of either: where the sender's processor moves the bytes, it does so there, or later. A way
-//! that has not been taken yet is priced with what the others have in common, and so is one that was not taken for long: what it
-//! took once, perhaps in a bad minute, would else keep `auto` from it for good.
+//! A profile knows the device: requests, fragments, bytes. It does not know what this store does
+//! for a page in any case (finding it, pinning it, merging its deltas), nor how this table's rows
+//! pack. So the time that making every seventeenth message takes is taken, and what its pages took
+//! beyond the price of that is added to the price of its way from then on. Posting it is no part of
+//! either: where the sender's processor moves the bytes, it does so there, or later. A way that has
+//! not been taken yet, or not for long, is priced with what the others have in common. What it took
+//! once, perhaps in a bad minute, would else keep `auto` from it for good.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,7 +16,8 @@ use overside_verbs::Clock;
 use super::answer;
 use crate::wire::{MODES, Mode};
 
-/// What each way took beyond its profile price, in ns a page: a running mean. [`UNKNOWN`] before the first.
+/// What each way took beyond its profile price, in ns a page: a running mean. [`UNKNOWN`] before
+/// the first.
 #[derive(Debug)]
 pub(crate) struct Meter {
     beyond: [AtomicI64; MODES.len()],
@@ -45,7 +47,8 @@ impl Stopwatch {
 }
 
 impl Meter {
-    /// Takes note of a message of `pages` pages, making which takes `prepared_ns` by the profile alone.
+    /// Takes note of a message of `pages` pages, making which takes `prepared_ns` by the profile
+    /// alone.
     pub(crate) fn note(&self, way: Mode, prepared_ns: f64, pages: u32, stopwatch: Stopwatch, clock: &dyn Clock) {
         let (Some(start), Some(_)) = (stopwatch.0, pages.checked_sub(1)) else { return };
         let took = clock.now().duration_since(start).as_nanos() as i64;
@@ -83,12 +86,13 @@ impl Meter {
 }
 
 const UNKNOWN: i64 = i64::MIN;
-/// A prime: pages are taken from the tree some together, so every second, fourth or eighth message pays for its neighbours, and samples
-/// must fall on all of them alike.
+/// A prime: pages are taken from the tree some together, so every second, fourth or eighth message
+/// pays for its neighbours, and samples must fall on all of them alike.
 const SAMPLE_EVERY: u64 = 17;
 /// Samples that the running mean remembers.
 const MEAN_OF: i64 = 16;
-/// Samples of other ways after which a way is tried again. One that is dearer is then taken for one sample in so many.
+/// Samples of other ways after which a way is tried again. One that is dearer is then taken for one
+/// sample in so many.
 const FORGOTTEN_AFTER: u64 = 64;
 /// No message takes so long by itself.
 const INTERRUPTED_NS: i64 = 50_000;

@@ -4,10 +4,10 @@
 //! request: rows are put, got and deleted, and scans are fed page by page, as fast as their clients
 //! take them.
 //!
-//! What a slow client holds back is bounded: a scan has at most [`ServerOptions::window`] messages in
-//! flight, each with at most a page pinned; what it may hold beyond retirement is budgeted, past the
-//! budget pages are copied out, and past [`ServerOptions::deadline`] without progress its connection is
-//! closed (docs/architecture.md, rules of memory 4).
+//! What a slow client holds back is bounded. A scan has at most [`ServerOptions::window`] messages
+//! in flight, each with at most a page pinned. What it may hold beyond retirement is budgeted; past
+//! the budget pages are copied out. Past [`ServerOptions::deadline`] without progress its
+//! connection is closed (docs/architecture.md, rules of memory 4).
 
 mod answer;
 mod apply;
@@ -56,26 +56,30 @@ use crate::wire::{BLOCK_BYTES, MODES, PiecePrice, PriceList, REQUEST_BYTES_MAX};
 pub struct ServerOptions {
     /// Threads that serve connections. Default: half of the processors.
     pub workers: usize,
-    /// Bytes of memory that all tables together may commit. Default: 3/4 of what is available now, or 64 GiB where the system does
-    /// not say; at most a quarter of what a limit of the address space leaves, of which each table reserves twice as much and more.
+    /// Bytes of memory that all tables together may commit. Default: 3/4 of what is available now,
+    /// or 64 GiB where the system does not say. A limit of the address space makes it at most a
+    /// quarter of what that leaves, for each table reserves twice as much and more.
     pub memory_max: usize,
     /// Connections at once; who comes when there are so many is told so. Default: 4,096.
     pub connections_max: usize,
     /// Bytes of one segment: the step in which tables grow.
     pub segment_bytes: usize,
-    /// Messages of one scan in flight: as many as a client takes while a server that slept over the first half wakes up, and so many that
-    /// waking it, which the client does, costs little. Of a client whose buffers are longer than usual (36 KiB) fewer, so that as many
-    /// bytes are under way. Messages that are lent have up to 128 KiB: 16 MiB of pages, with room for their deltas a third more.
-    /// Default: 128.
+    /// Messages of one scan in flight: as many as a client takes while a server that slept over the
+    /// first half wakes up, and so many that waking it, which the client does, costs little. Of a
+    /// client whose buffers are longer than usual (36 KiB) fewer, so that as many bytes are under
+    /// way. Messages that are lent have up to 128 KiB: 16 MiB of pages, with room for their deltas
+    /// a third more. Default: 128.
     pub window: usize,
-    /// Bytes that one connection's transmissions may keep from being reclaimed before its pages
-    /// are copied out instead; what is under way by then stays under way. Looked at once an eighth of it was sent.
+    /// Bytes that one connection's transmissions may keep from being reclaimed before its pages are
+    /// copied out instead; what is under way by then stays under way. Looked at once an eighth of
+    /// it was sent.
     pub pinned_max: u64,
-    /// How long a client may not take what was sent, or not introduce itself, before its connection is closed; and how long a delete
-    /// waits for memory that others hold back, but not longer than 20 s.
+    /// How long a client may not take what was sent, or not introduce itself, before its connection
+    /// is closed. A delete waits as long for memory that others hold back, but not longer than 20
+    /// s.
     pub deadline: Duration,
-    /// Deltas on a page before the next change consolidates it, of every table: 1 to 200. None: 8, and 4 while more
-    /// pages of a table are copied out than rows of it are changed.
+    /// Deltas on a page before the next change consolidates it, of every table: 1 to 200. None: 8,
+    /// and 4 while more pages of a table are copied out than rows of it are changed.
     pub chain_max: Option<usize>,
     /// What `auto` makes small.
     pub goal: Goal,
@@ -85,8 +89,9 @@ pub struct ServerOptions {
     pub on_failure: Option<OnFailure>,
     /// Where the tables are kept; in memory alone where it is none.
     pub data: Option<DataOptions>,
-    /// Clients may read the memory of all tables by themselves, all of it: what scans leave out, and what was deleted and not overwritten
-    /// yet. It never shrinks then. Not with [`data`](Self::data): they would see what is not on the disk yet.
+    /// Clients may read the memory of all tables by themselves, all of it: what scans leave out,
+    /// and what was deleted and not overwritten yet. It never shrinks then. Not with
+    /// [`data`](Self::data): they would see what is not on the disk yet.
     pub one_sided: bool,
     /// What it runs in.
     #[doc(hidden)]
@@ -214,7 +219,8 @@ impl Server {
     /// Listens on the provider's part of each address and serves in the background.
     ///
     /// # Errors
-    /// When an address is taken, the system has no room, or the [data](ServerOptions::data) cannot be used.
+    /// When an address is taken, the system has no room, or the [data](ServerOptions::data) cannot
+    /// be used.
     pub fn start(provider: Arc<dyn Provider>, names: &[&str], options: ServerOptions) -> Result<Server, StartError> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Self::start_on(vec![ListenerConfig { provider, names, profile: None }], options)
@@ -266,7 +272,8 @@ impl Server {
         self.recovery.as_ref()
     }
 
-    /// Stops accepting, closes every connection, frees every table; what was acknowledged is on the disk, where there is one.
+    /// Stops accepting, closes every connection, frees every table; what was acknowledged is on the
+    /// disk, where there is one.
     pub fn shutdown(self) {
         self.service.shutdown();
         drop(self.keeper);
@@ -333,6 +340,6 @@ const NOWHERE: &[&str] = &[];
 /// Lengths of pieces whose prices are named: the papers' records, and a page.
 const PRICED: [u64; 3] = [128, 1024, 16 << 10];
 
-/// A packed answer: at least a page's rows and their header. No power of two, so that the buffers do
-/// not fall into the same sets of a cache.
+/// A packed answer: at least a page's rows and their header. No power of two, so that the buffers
+/// do not fall into the same sets of a cache.
 const LARGE_BYTES: usize = 36 << 10;

@@ -1,7 +1,8 @@
 //! Several messages in one SEND: how they stand in it, and how the receiver takes them apart.
 //!
-//! A declared region yields many messages, often of a few bytes; a request for each would cost more than its
-//! bytes. So whole messages share a SEND, and its immediate data says how to tell them apart:
+//! A declared region yields many messages, often of a few bytes; a request for each would cost more
+//! than its bytes. So whole messages share a SEND, and its immediate data says how to tell them
+//! apart:
 //!
 //! | immediate | the SEND's bytes |
 //! |---|---|
@@ -83,13 +84,14 @@ impl Framing {
     }
 }
 
-/// Those of `messages`, from the first on, that share the next SEND, if none is to be longer than `bytes_max` with the lengths in
-/// front of them; one at least. There is one.
+/// Those of `messages`, from the first on, that share the next SEND, if none is to be longer than
+/// `bytes_max` with the lengths in front of them; one at least. There is one.
 pub fn first<'a>(messages: &Messages<'a>, bytes_max: u64) -> Messages<'a> {
     messages.slice(0..by_bytes(messages, bytes_max).min(messages.count()))
 }
 
-/// How many of `messages`, from the first on, fit into `bytes_max` bytes as one packed request; at least one.
+/// How many of `messages`, from the first on, fit into `bytes_max` bytes as one packed request; at
+/// least one.
 fn by_bytes(messages: &Messages<'_>, bytes_max: u64) -> u64 {
     let count = messages.count();
     match messages.uniform_bytes() {
@@ -125,7 +127,8 @@ impl Default for Bundle<'_> {
 }
 
 impl<'a> Bundle<'a> {
-    /// Takes apart what a completion reported. Every length is checked before the first message is given out.
+    /// Takes apart what a completion reported. Every length is checked before the first message is
+    /// given out.
     ///
     /// # Errors
     /// [`BundleError`] when the bytes are not what the immediate data says.
@@ -188,7 +191,8 @@ impl<'a> Iterator for Bundle<'a> {
 
 impl ExactSizeIterator for Bundle<'_> {}
 
-/// Writes the lengths that stand in front of messages of several lengths: the first [`Framing::head_bytes`] of a SEND.
+/// Writes the lengths that stand in front of messages of several lengths: the first
+/// [`Framing::head_bytes`] of a SEND.
 pub fn write_lengths(messages: &Messages<'_>, head: &mut [u8]) {
     for (length, place) in messages.lengths().zip(head.chunks_exact_mut(LENGTH_BYTES)) {
         // A request's bytes are bounded far below 4 GiB.

@@ -15,7 +15,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Declares `shape` (offsets from the buffer's start) over a shared buffer, which nobody can write any more.
+    /// Declares `shape` (offsets from the buffer's start) over a shared buffer, which nobody can
+    /// write any more.
     ///
     /// # Errors
     /// [`MemoryError::Escapes`] when it needs bytes that the buffer does not have.

@@ -1,4 +1,5 @@
-//! The fuzz target's corpus, replayed: seeds are taken, and of all that is near them only what proves the key.
+//! The fuzz target's corpus, replayed: seeds are taken, and of all that is near them only what
+//! proves the key.
 
 use super::parts;
 use overside_corpus::Corpus;

@@ -46,7 +46,8 @@ impl Hello {
         out
     }
 
-    /// From bytes; none when it is no greeting of any version. Only of `version` is it known what the rest may be.
+    /// From bytes; none when it is no greeting of any version. Only of `version` is it known what
+    /// the rest may be.
     pub fn decode(bytes: &[u8; HELLO_BYTES], version: u32) -> Option<Self> {
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let flags = half(12);

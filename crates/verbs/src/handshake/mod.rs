@@ -1,13 +1,14 @@
 //! Who is there: version, what both can do, and proof on both sides that they hold the same key.
 //!
-//! Connector and listener each bring a nonce; each proves the key over everything that was said, in
-//! a role of its own, so that nothing of it can be played back, on this transport or another. The
+//! Connector and listener each bring a nonce. Each proves the key over everything that was said, in
+//! a role of its own. So nothing of it can be played back, on this transport or another. The
 //! connector proves first: whoever only reaches the port hears nothing that depends on the key. The
 //! listener's proof says that the connector's was taken. The same words, in two more roles, are the
 //! keys of the tags that may follow.
 //!
-//! [`Handshake`] is one side of it as bytes that come and go, whatever carries them; [`stream`] carries them over a
-//! socket. Nothing here is secret but the key: whoever sees the wire reads everything on it.
+//! [`Handshake`] is one side of it as bytes that come and go, whatever carries them; [`stream`]
+//! carries them over a socket. Nothing here is secret but the key: whoever sees the wire reads
+//! everything on it.
 
 #[cfg(test)]
 mod corpus;
@@ -68,7 +69,8 @@ pub struct Handshake {
 pub enum Turn {
     /// There is more to say or to hear.
     More,
-    /// The peer holds the key, and these are the keys of the tags. What is unsent must still be said.
+    /// The peer holds the key, and these are the keys of the tags. What is unsent must still be
+    /// said.
     Known(Keys),
     /// The peer is refused, and why, for our user. What is unsent tells the peer.
     Refused(String),
@@ -232,7 +234,8 @@ mod tests {
         Terms { protocol: "tcp", version: 3, key: key.map(parts::key), tags: true }
     }
 
-    /// Lets both talk until neither has more to say: what came of the connector and of the listener.
+    /// Lets both talk until neither has more to say: what came of the connector and of the
+    /// listener.
     fn talk(mut connector: Handshake, mut listener: Handshake) -> (Turn, Turn) {
         fn carry(from: &mut Handshake, to: &mut Handshake) -> Option<Turn> {
             let mut last = None;

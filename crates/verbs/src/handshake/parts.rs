@@ -2,8 +2,8 @@
 
 use super::{HELLO_BYTES, Handshake, Key, PROOF_BYTES, Terms, Turn};
 
-/// A peer's side of a handshake. Bit 0 of the first byte: we listen; bit 1: with a key; the second byte says in which
-/// portions the rest comes. True: the peer is known.
+/// A peer's side of a handshake. Bit 0 of the first byte: we listen; bit 1: with a key; the second
+/// byte says in which portions the rest comes. True: the peer is known.
 ///
 /// # Panics
 /// When more is said than there is to say, or a side that waits has no room.

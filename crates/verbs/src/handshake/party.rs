@@ -30,7 +30,8 @@ pub struct Party {
     connections_max: usize,
 }
 
-/// Makes a provider's half of a connection, of its socket and the keys of its tags, where it has tags.
+/// Makes a provider's half of a connection, of its socket and the keys of its tags, where it has
+/// tags.
 pub type Wiring<W> = fn(OwnedFd, Option<Keys>) -> W;
 
 impl Party {
@@ -58,7 +59,8 @@ impl Party {
     /// Listens at the first of `addresses` where that is possible; `name` is how they were written.
     ///
     /// # Errors
-    /// [`VerbsError::Address`] when other hosts could reach it and there is no key, and when the system refuses.
+    /// [`VerbsError::Address`] when other hosts could reach it and there is no key, and when the
+    /// system refuses.
     pub fn listen<W: Any + Send + fmt::Debug>(
         self: &Arc<Self>,
         domain: &ProtectionDomain,
@@ -370,7 +372,8 @@ mod tests {
         connect(&party(KEY, 9), &served.name).unwrap();
     }
 
-    /// Thousands that say nothing, one that speaks byte by byte, one that stops in the middle, one that says garbage.
+    /// Thousands that say nothing, one that speaks byte by byte, one that stops in the middle, one
+    /// that says garbage.
     #[test]
     fn whoever_misbehaves_disturbs_nobody() {
         let served = serve(&party(KEY, 9));

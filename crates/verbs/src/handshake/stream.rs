@@ -103,7 +103,8 @@ impl Patience {
     }
 }
 
-/// What every connection between hosts has: no delay, and an end within seconds when the other side's host is gone.
+/// What every connection between hosts has: no delay, and an end within seconds when the other
+/// side's host is gone.
 ///
 /// # Errors
 /// When it is no TCP socket.
@@ -119,7 +120,8 @@ pub fn prepare(socket: impl AsFd) -> Result<(), VerbsError> {
     set().map_err(|e| failed("setting the socket's options", e))
 }
 
-/// Silence after which the peer's system is asked whether it is there, and between two such questions.
+/// Silence after which the peer's system is asked whether it is there, and between two such
+/// questions.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Questions without an answer after which it is not.
 const KEEPALIVES: u32 = 3;

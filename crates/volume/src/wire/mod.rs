@@ -1,15 +1,17 @@
 //! What a client and a node say to each other. docs/reference/wire.md has the rules of all formats.
 //!
-//! Every message begins with 64 bytes, little-endian, of which the first 8 are the envelope of every
-//! service: `OVSC`, and the low half of the request's number. Bytes that mean nothing are zero, and a
-//! message in which they are not is refused, so that they can mean something one day.
+//! Every message begins with 64 bytes, little-endian, of which the first 8 are the envelope of
+//! every service: `OVSC`, and the low half of the request's number. Bytes that mean nothing are
+//! zero, and a message in which they are not is refused, so that they can mean something one day.
 //!
 //! # Version 1
 //!
-//! Every message is a header of 64 bytes, and a payload where the table says so.
-//! The first 8 bytes are the service's envelope. Bytes that have no meaning are zero, and a message in which they are not is refused.
+//! Every message is a header of 64 bytes, and a payload where the table says so. The first 8 bytes
+//! are the service's envelope. Bytes that have no meaning are zero, and a message in which they are
+//! not is refused.
 //!
-//! The client's first message on each connection is a greeting; the node answers it once everything is done that it has to wait for.
+//! The client's first message on each connection is a greeting; the node answers it once everything
+//! is done that it has to wait for.
 //!
 //! | at | bytes | greeting | answer to it |
 //! |---|---|---|---|
@@ -30,9 +32,10 @@
 //! | 56 | 8 | group: sessions of one write together; 0: none | requests in flight at most, 2 bytes, then zeros |
 //! | 64 | | the name, UTF-8 | |
 //!
-//! To status 13 the client answers with a proof: operation 10, version, zeros, and 32 bytes, which are blake3 keyed by the volume's
-//! key over the role `overside volume attach 1`, the greeting and the node's answer. The node then answers the greeting again. Who has no
-//! key, another key, or a volume that is not there is told 9.
+//! To status 13 the client answers with a proof: operation 10, version, zeros, and 32 bytes. These
+//! are blake3, keyed by the volume's key, over the role `overside volume attach 1`, the greeting
+//! and the node's answer. The node then answers the greeting again. Who has no key, another key, or
+//! a volume that is not there is told 9.
 //!
 //! Afterwards the client asks and the node answers, in any order.
 //!
@@ -54,8 +57,9 @@
 //! | 56 | 8 | zero | zero |
 //! | 64 | | what a WRITE writes, or grants | what a READ read |
 //!
-//! A grant names memory of the client's from which the node reads what it writes: place (u64), length (u64, the request's), key
-//! (16 bytes). Until that is read the request has not come, so later ones may come before it.
+//! A grant names memory of the client's from which the node reads what it writes: place (u64),
+//! length (u64, the request's), key (16 bytes). Until that is read the request has not come, so
+//! later ones may come before it.
 //!
 //! | operation | 1 READ | 2 WRITE | 3 FLUSH | 4 DISCARD | 5 ZERO | 6 HINT | 7 goodbye | 9 CHECK |
 //! |---|---|---|---|---|---|---|---|---|
@@ -75,7 +79,8 @@
 //! | 14 | a change is refused |
 //! | 15 | of a greeting: the volume keeps files, and the client wants blocks, or the other way |
 //!
-//! Of a volume of files the unit is 1, and LBAs count bytes. Which place is what: `crates/volume/src/files.rs`.
+//! Of a volume of files the unit is 1, and LBAs count bytes. Which place is what:
+//! `crates/volume/src/files.rs`.
 //!
 //! Who wants to know how a node does asks without a session, as first message or later.
 //!
@@ -94,8 +99,8 @@
 //! | 48 | 16 | zero | zero |
 //! | 64 | | the name, UTF-8 | the report |
 //!
-//! A report's fields follow each other as `report.rs` writes them. A text is its length (u16, at most 4,096) and UTF-8; a list is
-//! its length (u32) and its entries; yes and no are 1 and 0.
+//! A report's fields follow each other as `report.rs` writes them. A text is its length (u16, at
+//! most 4,096) and UTF-8; a list is its length (u32) and its entries; yes and no are 1 and 0.
 //!
 //! ```text
 //! report  = cpu µs u64 | time served µs u64 | list of volumes
@@ -107,8 +112,8 @@
 //!         | waits u8 | for so many µs u64 | requests u64 | bytes u64
 //! ```
 //!
-//! A change to a volume that nobody uses is asked for without a session, too. To status 13 the client answers with a proof, over the
-//! change and that answer; the node then answers the proof.
+//! A change to a volume that nobody uses is asked for without a session, too. To status 13 the
+//! client answers with a proof, over the change and that answer; the node then answers the proof.
 //!
 //! | at | bytes | change | answer to it |
 //! |---|---|---|---|
@@ -135,8 +140,8 @@
 //! | a change of a volume that is in use, or that the home folder does not allow | answers 14, and changes nothing |
 //! | an LBA past the end or past 64 bits, a length that is 0, not whole units or longer than a request | answers invalid |
 //!
-//! What each word of a node does to the client: an answer to nothing, one of another generation or of another length ends the connection,
-//! and what is unanswered is asked again over the next one.
+//! What each word of a node does to the client. An answer to nothing, one of another generation or
+//! of another length ends the connection. What is unanswered is asked again over the next one.
 
 use overside_verbs::RemoteToken;
 
@@ -170,7 +175,8 @@ fn header(message: &[u8]) -> Result<(&[u8; HEADER], &[u8]), Malformed> {
     if header[..4] != MAGIC { Err(Malformed("wrong magic")) } else { Ok((header, payload)) }
 }
 
-/// A message as a service hands it on: its number, and what follows the envelope. As the header and the rest.
+/// A message as a service hands it on: its number, and what follows the envelope. As the header and
+/// the rest.
 ///
 /// # Errors
 /// [`Malformed`] when it is shorter than a header.
@@ -274,7 +280,8 @@ pub fn seeds_to_client() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Parses a message as a node does, and holds what it says against its own bytes. Whether it was taken.
+/// Parses a message as a node does, and holds what it says against its own bytes. Whether it was
+/// taken.
 #[doc(hidden)]
 pub fn fuzz_to_node(message: &[u8]) -> bool {
     if let Ok(hello) = Hello::parse(message) {

@@ -1,4 +1,5 @@
-//! One of the two ends: what was posted, what was reported, and what the memory of either has to hold.
+//! One of the two ends: what was posted, what was reported, and what the memory of either has to
+//! hold.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,6 @@
-//! Who writes the log. A worker that holds replies goes on with it itself, so that no reply waits for another thread to wake;
-//! a thread of its own sees to segments, to times, and to what nobody waits for.
+//! Who writes the log. A worker that holds replies goes on with it itself, so that no reply waits
+//! for another thread to wake. A thread of its own sees to segments, to times, and to what no
+//! client waits for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,8 @@ pub(crate) struct Desk {
     journal: Arc<Journal>,
     /// Taken by trying alone: who finds it taken leaves its wish to who has it.
     log: Mutex<Log<Box<dyn Disk>>>,
-    /// Readable when the disk has completed something. None where requests complete in a step, which then waits.
+    /// Readable when the disk has completed something. None where requests complete in a step,
+    /// which then waits.
     fd: Option<OwnedFd>,
     /// The log's time begins here.
     began: Instant,
@@ -43,7 +45,8 @@ pub(crate) struct Writer {
 }
 
 impl Desk {
-    /// Of a log whose time began at `began`. Where the disk has a queue, workers carry the log on themselves.
+    /// Of a log whose time began at `began`. Where the disk has a queue, workers carry the log on
+    /// themselves.
     ///
     /// # Errors
     /// The system has no descriptor for it.
@@ -97,7 +100,8 @@ impl Desk {
         self.journal.clock.now().saturating_duration_since(self.began)
     }
 
-    /// The log cannot be written any more, which is said once. The marks stay as they are, so nothing is acknowledged.
+    /// The log cannot be written any more, which is said once. The marks stay as they are, so
+    /// nothing is acknowledged.
     fn give_up(&self, why: &str) {
         if !self.journal.fail()
             && let Some(on_failure) = &self.on_failure
@@ -287,7 +291,8 @@ impl Writer {
         )
     }
 
-    /// Waits until it is woken, or a time has come; and for the disk, unless a worker attends to it.
+    /// Waits until it is woken, or a time has come; and for the disk, unless a worker attends to
+    /// it.
     fn wait_until(&self, until: Option<Instant>) {
         let Desk { journal, fd, under_way, attended, .. } = &*self.desk;
         let mut descriptors: SmallVec<[BorrowedFd<'_>; 2]> = SmallVec::new();
