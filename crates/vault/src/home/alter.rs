@@ -15,8 +15,9 @@ use overside_volume::SumPlaces;
 
 use super::assemble::{assemble, format_intents, member_bytes, open_member};
 use super::description::Description;
-use super::making::{Made, make_place};
+use super::making::{Made, is_free, make_place};
 use super::repair::{close, superblock};
+use super::unfinished::{self, Unfinished};
 use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Place, Superblock, of, remote};
 
 impl Home {
@@ -61,8 +62,9 @@ impl Home {
         self.grow(name, &grows, clock)
     }
 
-    /// Puts another member in the place of one, of a volume that may lose one and that nobody serves. The next node that
-    /// serves it brings the new one up to date. What the old one is called.
+    /// Puts another member in the place of one, of a volume that may lose one and that nobody serves. The
+    /// next node that serves it brings the new one up to date. What the old one is called. What is
+    /// killed in the middle leaves a new member that the next one takes away.
     ///
     /// # Errors
     /// It is open elsewhere, has no such member, cannot do without it, or the new one cannot be made.
@@ -113,6 +115,10 @@ impl Home {
             new.key_file = new.key_file.take().or_else(|| old.key_file.clone());
             new.access_key = new.access_key.take().or_else(|| old.access_key.clone());
         }
+        unfinished::sweep(&self.folder);
+        // The note names nothing that was there before: an old member has the volume's id, too.
+        new.path().map_or(Ok(()), is_free)?;
+        let _note = Unfinished::note(&self.folder, (name, &description.id), std::slice::from_ref(&new))?;
         let mut made = Made::new(self.around(clock));
         let place = make_place(&new, &Superblock { sums_bytes, ..superblock }, (description.id, number), &mut made)?;
         let (old, _) = std::mem::replace(&mut description.members[number], place);

@@ -81,12 +81,18 @@ pub(super) fn make_place(
     Ok((place, 0))
 }
 
-/// A member's file appears under its name with its superblock and all of its room.
-pub(super) fn make_member(path: &Path, superblock: &Superblock) -> Result<(), HomeError> {
+/// Nothing lies where a member is to be.
+pub(super) fn is_free(path: &Path) -> Result<(), HomeError> {
     if path.exists() {
         let why = "is there already; name a file that is not, or delete the volume that it belongs to".to_owned();
         return Err(HomeError::Member { path: path.to_path_buf(), why });
     }
+    Ok(())
+}
+
+/// A member's file appears under its name with its superblock and all of its room.
+pub(super) fn make_member(path: &Path, superblock: &Superblock) -> Result<(), HomeError> {
+    is_free(path)?;
     let file = AtomicFile::create(path).map_err(of(path))?;
     file.file().set_len(superblock.data_start().saturating_add(superblock.member_bytes)).map_err(of(path))?;
     let block = superblock.bytes();

@@ -227,7 +227,7 @@ impl Home {
             return Err(HomeError::Member { path: description, why });
         }
         unfinished::sweep(&self.folder);
-        let _note = Unfinished::note(&self.folder, creation)?;
+        let _note = Unfinished::note(&self.folder, (name, &creation.id), &creation.members)?;
         let (written, mut made) = make_members(creation, &description, self.around(clock))?;
         // Before it is written down, it has to open.
         let parsed = Description::parse(&description, &written.text())?;

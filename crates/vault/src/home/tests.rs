@@ -491,14 +491,14 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     let note = home.folder().join(format!("pg{}", unfinished::NOTE_SUFFIX));
     let members: Vec<PathBuf> = three.members.iter().map(|place| place.path().unwrap().to_path_buf()).collect();
     let there = || members.iter().map(|member| member.exists()).collect::<Vec<_>>();
-    let held = Unfinished::note(home.folder(), &three).unwrap();
+    let held = Unfinished::note(home.folder(), (&three.name, &three.id), &three.members).unwrap();
     let (_, made) = make_members(&three, &home.path("pg"), home.around(&clock)).unwrap();
     std::mem::forget(made);
     let other = Creation { name: "other".to_owned(), id: *b"another's id    ", ..three.clone() };
     let refused = home.create(&other, &clock).unwrap_err().to_string();
     assert!(refused.contains("is there already"), "{refused}");
     let refused = home.create(&three, &clock).unwrap_err().to_string();
-    assert!(refused.contains("is being made by another process"), "{refused}");
+    assert!(refused.contains("is being made, or gets a member, by another process"), "{refused}");
     assert_eq!(there(), [true; 3], "its maker lives");
     let text = fs::read(&note).unwrap();
     drop(held);
@@ -525,4 +525,37 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     assert_eq!((there(), note.exists()), (vec![true; 3], false));
     home.device("pg", &clock).unwrap();
     assert_eq!(home.list().unwrap(), ["other", "pg"]);
+}
+
+/// A replacement is killed between the new member and the file that says that there is one, or just behind that.
+#[test]
+fn what_a_killed_replacement_leaves_is_taken_away_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let (clock, two) = (clock(), creation(folder.path(), LayoutKind::Mirror, 2));
+    home.create(&two, &clock).unwrap();
+    write(&home, 5);
+    let [first, second, third] = ["m0.img", "m1.img", "m2.img"].map(|name| folder.path().join(name));
+    let (note, new) = (home.folder().join("pg.making"), Place::File(third.clone()));
+    let replaces = |old: &Path, new: &Place| home.replace("pg", old.to_str().unwrap(), new, &clock);
+    let held = Unfinished::note(home.folder(), ("pg", &two.id), std::slice::from_ref(&new)).unwrap();
+    let refused = replaces(&first, &new).unwrap_err().to_string();
+    assert!(refused.contains("is being made, or gets a member, by another process"), "{refused}");
+    let text = fs::read(&note).unwrap();
+    drop(held);
+    fs::write(&note, &text).unwrap();
+    // As the killed one left it: of this volume, and in no place of it.
+    make_member(&third, &repair::superblock(&second).unwrap()).unwrap();
+    replaces(&first, &new).unwrap();
+    assert!(first.exists() && third.exists() && !note.exists(), "the old one stays its user's");
+    assert_eq!(content(&home), 5);
+    // Killed behind that, it left the note alone.
+    fs::write(&note, &text).unwrap();
+    home.repair("pg", &clock, |_, _| {}).unwrap();
+    // An old member is in no place of its volume, either, and no replacement's to take away.
+    let refused = replaces(&second, &Place::File(first.clone())).unwrap_err().to_string();
+    assert!(refused.contains("is there already"), "{refused}");
+    assert!(first.exists() && third.exists() && !note.exists());
+    fs::remove_file(&second).unwrap();
+    assert_eq!(content(&home), 5);
 }

@@ -1,5 +1,6 @@
-//! What a creation that was killed leaves. A note names the members before the first of them is made; who finds one that nobody
-//! holds takes the members away.
+//! What a creation or a replacement that was killed leaves. A note names the members before the
+//! first of them is made; who finds one that nobody holds takes those members away that are none
+//! of a volume.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -9,9 +10,9 @@ use std::path::{Path, PathBuf};
 use super::description::{Description, id_text};
 use super::making::side_of;
 use super::repair::superblock;
-use super::{Creation, HomeError, INTENTS_SUFFIX, SUFFIX, of};
+use super::{HomeError, INTENTS_SUFFIX, Place, SUFFIX, of};
 
-/// The note of a creation, held for as long as it lasts.
+/// The note of what is being made, held for as long as that lasts.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     path: PathBuf,
@@ -19,20 +20,24 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Notes what is to be made.
+    /// Notes what is to be made for a volume.
     ///
     /// # Errors
-    /// Another process is making a volume of this name, or the note cannot be written.
-    pub(super) fn note(folder: &Path, creation: &Creation) -> Result<Unfinished, HomeError> {
-        let path = folder.join(format!("{}{NOTE_SUFFIX}", creation.name));
+    /// Another process is making members of a volume of this name, or the note cannot be written.
+    pub(super) fn note(
+        folder: &Path,
+        (name, id): (&str, &[u8; 16]),
+        members: &[Place],
+    ) -> Result<Unfinished, HomeError> {
+        let path = folder.join(format!("{name}{NOTE_SUFFIX}"));
         let mut file =
             File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(of(&path))?;
         if !is_held(&file, &path)? {
-            let why = "is being made by another process; wait for it".to_owned();
-            return Err(HomeError::Refused { name: creation.name.clone(), why });
+            let why = "is being made, or gets a member, by another process; wait for it".to_owned();
+            return Err(HomeError::Refused { name: name.to_owned(), why });
         }
-        let mut text = id_text(&creation.id);
-        for member in creation.members.iter().filter_map(|place| place.path()) {
+        let mut text = id_text(id);
+        for member in members.iter().filter_map(|place| place.path()) {
             let member = std::path::absolute(member).map_err(of(member))?;
             // One that cannot be written down is refused before it is made.
             text.extend(member.to_str().map(|member| format!("\n{member}")));
@@ -50,7 +55,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Takes away what creations left that are no more. What cannot be looked at stays for the next time.
+/// Takes away what those left that are no more. What cannot be looked at stays for the next time.
 pub(super) fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -71,14 +76,16 @@ fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
     if let Some((id, members)) = text.strip_suffix(END).map(|text| text.split_once('\n').unwrap_or((text, ""))) {
         let is_its = |found: &[u8; 16]| id_text(found) == id;
         let volume = Description::read(&folder.join(format!("{name}{SUFFIX}")))?;
-        // It came about, and only the note was left.
-        if !volume.as_ref().is_some_and(|volume| is_its(&volume.id)) {
-            for member in members.lines().map(Path::new) {
-                // Whatever else lies there is a stranger's.
-                if superblock(member).is_ok_and(|superblock| is_its(&superblock.id)) {
-                    fs::remove_file(member).map_err(of(member))?;
-                    let _ = fs::remove_file(side_of(member));
-                }
+        // Where it came about, only the note was left.
+        let is_member = |path: &Path| {
+            let volume = volume.iter().filter(|volume| is_its(&volume.id));
+            volume.flat_map(|volume| &volume.members).any(|(place, _)| place.path() == Some(path))
+        };
+        for member in members.lines().map(Path::new).filter(|member| !is_member(member)) {
+            // Whatever else lies there is a stranger's.
+            if superblock(member).is_ok_and(|superblock| is_its(&superblock.id)) {
+                fs::remove_file(member).map_err(of(member))?;
+                let _ = fs::remove_file(side_of(member));
             }
         }
         if volume.is_none() {
