@@ -19,7 +19,7 @@ fn serve_files(transport: &str, name: &str) -> Served {
     serve_as(
         transport,
         name,
-        device,
+        (device, None),
         about,
         NodeOptions { writes: Writes::Back, cache: small_cache(), ..NodeOptions::default() },
     )

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use overside_service::Notices;
 use overside_service::client::{Link as Raw, LinkError as RawError, LinkOptions as RawOptions};
 use overside_vault::server::{About, Access, Keeper, LastWriter, Reopened, WriterRecord};
 use overside_verbs::handshake::Key;
@@ -12,6 +13,7 @@ use overside_volume::wire::{
 };
 use overside_volume::{DeviceError, MemoryDevice, Work, complete};
 
+use super::ends::Gate;
 use super::*;
 
 const BODY: usize = overside_service::CONTROL_HEADER;
@@ -246,6 +248,46 @@ fn who_breaks_the_protocol_loses_its_connection_alone() {
     assert!(ask(&mut link, Asked { number: 1, ..flush(0) }, &[]).is_err(), "a request before a greeting");
     let mut link = raw("shm", &name);
     assert!(greet(&mut link, 0, 7, Role::Reader).is_err(), "a new session in the middle of its life");
+}
+
+/// In requests, or in bytes. The operator reads a line, and the one request too many reaches no disk.
+#[test]
+fn who_overdraws_its_credits_is_cut_off_with_a_line_and_others_go_on() {
+    let limits = NodeOptions::default();
+    let (requests, each) = (u64::from(limits.requests_max), limits.request_bytes_max);
+    // As many as there may be and one more; and few, with one that is longer than all that there may be.
+    let all = [(requests, 512), (4, requests as u32 * each)];
+    for (transport, (within, too_much)) in TRANSPORTS.into_iter().flat_map(|one| all.map(|two| (one, two))) {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
+        node.add("v", Box::new(device)).unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let also = said.clone();
+        let notices = Notices::new(move |line| also.lock().unwrap().push(line.to_owned()));
+        let options = ServiceOptions { workers: 1, notices: Some(notices), ..ServiceOptions::default() };
+        let listening = Listening::open(provider(transport), &[&name]).unwrap();
+        let served = node.serve(vec![listening], options).unwrap();
+        let reader = LinkOptions { role: Role::Reader, ..LinkOptions::default() };
+        let mut other = Link::attach(provider(transport), &name, "v", reader).unwrap();
+        let mut link = raw(transport, &name);
+        let session = greet(&mut link, 0, 1, Role::Writer).unwrap().session;
+        let read = |number, length| Asked { number, ..asked(session, Operation::Read, 0, length) }.bytes();
+        (2..2 + within).for_each(|number| say(&mut link, &read(number, 512)));
+        let limit = Instant::now() + PATIENCE;
+        while gate.arrived() < within {
+            assert!(Instant::now() < limit, "{transport}: {} of {within} arrive", gate.arrived());
+            std::thread::yield_now();
+        }
+        assert_eq!((served.service().connections, said.lock().unwrap().len()), (2, 0), "{transport}, {within}");
+        say(&mut link, &read(2 + within, too_much));
+        assert!(heard(&mut link).is_err(), "{transport}: no answer");
+        let told = said.lock().unwrap().clone();
+        let [line] = &told[..] else { panic!("{told:?}") };
+        assert!(line.contains("more requests in flight than there are credits"), "{line}");
+        assert_eq!(gate.arrived(), within, "{transport}");
+        gate.open();
+        assert_eq!(complete(&mut other, &SystemClock, Work::Flush, PATIENCE).1, Ok(()));
+    }
 }
 
 #[test]

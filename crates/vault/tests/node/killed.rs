@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use overside_memory::{Bytes, Segment};
+use overside_vault::home::Home;
 use overside_vault::server::Writes;
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::{Completion, Request, Work};
@@ -16,17 +17,23 @@ const BYTES: u64 = 256 << 10;
 const FILES_BYTES: u64 = (64 << 10) * (1 + 8 + 32);
 const ASKED: &str = "OVERSIDE_TEST_NODE";
 
-/// Serves a file until it is killed.
+/// Serves a file, or the volume `v` of a home, until it is killed.
 pub fn second_process() {
     let Ok(asked) = std::env::var(ASKED) else { return };
     let [transport, name, folder, how] = asked.split('|').collect::<Vec<_>>()[..] else { panic!("{asked}") };
     let writes = if how.contains("back") { Writes::Back } else { Writes::Through };
     let none = NodeOptions::default().cache;
     let cache = if how.contains("cached") { small_cache() } else { none };
-    let device = file(Path::new(folder), if how.contains("files") { FILES_BYTES } else { BYTES });
-    let files = how.contains("files").then_some(overside_volume::files::Preset::Sqlite);
-    let options = NodeOptions { writes, cache, ..NodeOptions::default() };
-    let _served = serve_as(transport, name, device, About { files, ..About::default() }, options);
+    let _served = if how.contains("home") {
+        let opened = Home::open(Path::new(folder)).unwrap().open_volume("v", &SystemClock::handle()).unwrap();
+        let options = NodeOptions { writes, cache, ..NodeOptions::default() };
+        serve_as(transport, name, (opened.device, Some(opened.writer)), opened.about, options)
+    } else {
+        let device = file(Path::new(folder), if how.contains("files") { FILES_BYTES } else { BYTES });
+        let files = how.contains("files").then_some(overside_volume::files::Preset::Sqlite);
+        let options = NodeOptions { writes, cache, ..NodeOptions::default() };
+        serve_as(transport, name, (device, None), About { files, ..About::default() }, options)
+    };
     println!("serving");
     loop {
         std::thread::park();
@@ -56,10 +63,10 @@ impl Drop for Killed {
     }
 }
 
-struct Chance(u64);
+pub struct Chance(pub u64);
 
 impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 33) % limit
     }

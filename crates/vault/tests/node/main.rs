@@ -2,9 +2,11 @@
 
 mod attached;
 mod cached;
+mod counted;
 mod door;
 mod ends;
 mod files;
+mod forgetful;
 mod granted;
 mod hostile;
 mod killed;
@@ -22,7 +24,7 @@ use overside_shm::ShmProvider;
 use overside_tcp::TcpProvider;
 use overside_vault::cache::{CacheOptions, PolicyKind};
 use overside_vault::members::FileMember;
-use overside_vault::server::{About, Node, NodeOptions, Served};
+use overside_vault::server::{About, Node, NodeOptions, Served, WriterRecord};
 use overside_verbs::{Provider, SystemClock};
 use overside_volume::{Device, Sectors};
 
@@ -51,12 +53,18 @@ fn fresh_name(transport: &str) -> String {
 
 /// Serves one volume, `v`.
 fn serve(transport: &str, name: &str, device: Box<dyn Device>, options: NodeOptions) -> Served {
-    serve_as(transport, name, device, About::default(), options)
+    serve_as(transport, name, (device, None), About::default(), options)
 }
 
-fn serve_as(transport: &str, name: &str, device: Box<dyn Device>, about: About, options: NodeOptions) -> Served {
+fn serve_as(
+    transport: &str,
+    name: &str,
+    (device, writer): (Box<dyn Device>, Option<WriterRecord>),
+    about: About,
+    options: NodeOptions,
+) -> Served {
     let node = Node::new(SystemClock::handle(), options).unwrap();
-    node.add_described("v", device, about, None).unwrap();
+    node.add_described("v", device, about, writer).unwrap();
     let listening = Listening::open(provider(transport), &[name]).unwrap();
     node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap()
 }
