@@ -1,6 +1,7 @@
 //! A volume attached for programs that know nothing of it, while its node is killed.
 
 use super::server::overside;
+use overside::Address;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -49,9 +50,13 @@ struct Volume {
 
 impl Volume {
     fn new(what: &str, size: &str) -> Volume {
+        Volume::over("shm", what, size)
+    }
+
+    fn over(transport: &str, what: &str, size: &str) -> Volume {
         let folder = tempfile::tempdir().unwrap();
-        let address = format!("shm:cli-attached-{what}-{}", std::process::id());
-        let volume = Volume { folder, address };
+        let name = format!("cli-attached-{what}-{}", std::process::id());
+        let volume = Volume { folder, address: Address::here(transport, &name).unwrap().to_string() };
         let (home, member) = (volume.path("home"), volume.path("member"));
         let made = overside(&["volume", "create", "v", "--size", size, "--on", &member, "--home", &home]).output();
         assert!(made.unwrap().status.success());
@@ -76,6 +81,25 @@ impl Volume {
         let arguments = self.attach_arguments(socket);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(options.iter().copied()).collect();
         Going::start(&arguments)
+    }
+
+    fn attach_as_file(&self, options: &[&str]) -> Going {
+        let (at, file) = (format!("{}/v", self.address), self.path("v.img"));
+        Going::start(&[&["volume", "attach", &at, "--fuse", &file, "--json"], options].concat())
+    }
+
+    /// Whether files can be served here; says why not. The node must be there. What a refused attachment leaves is looked at.
+    fn may_be_a_file(&self) -> bool {
+        // The place comes before the node, and goes with what was refused.
+        let (absent, place) = (format!("{}/absent", self.address), self.path("absent.img"));
+        let refused = overside(&["volume", "attach", &absent, "--fuse", &place]).output().unwrap();
+        let told = String::from_utf8(refused.stderr).unwrap();
+        if told.contains("/dev/fuse") || told.contains("mount") {
+            println!("skipped: {told}");
+            return false;
+        }
+        assert!(told.contains("the node has no such volume") && !Path::new(&place).exists(), "{told}");
+        true
     }
 
     /// What a refused attachment says.
@@ -182,33 +206,100 @@ fn a_node_serves_nbd_clients_itself() {
     assert!(!Path::new(&socket).exists());
 }
 
-/// fio with its NBD engine, or none where that is not installed.
-fn fio(uri: &str, seed: u64) -> Option<Child> {
-    let asked = Command::new("fio").arg("--enghelp").output();
-    let knows =
-        asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == "nbd"));
-    if !knows {
-        println!("skipped: there is no fio with an NBD engine");
-        return None;
-    }
-    let common = ["--name=v", "--ioengine=nbd", "--rw=randwrite", "--bs=8k", "--iodepth=32", "--size=32M"];
-    let verify = ["--verify=crc32c", "--verify_state_save=0", "--verify_fatal=1", "--fsync=256", "--rate_iops=1500"];
-    let mut command = Command::new("fio");
-    command.args(common).args(verify).arg(format!("--uri={uri}")).arg(format!("--randseed={seed}"));
-    Some(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+/// How fio gets at the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    Nbd,
+    File,
+    /// ext4 on a loop device over that file. Root's alone.
+    Ext4,
 }
+
+impl Front {
+    /// Where that cannot be, it says why.
+    fn is_here(self, volume: &Volume) -> bool {
+        let engine = if self == Front::Nbd { "nbd" } else { "libaio" };
+        let asked = Command::new("fio").arg("--enghelp").output();
+        let knows = |said: &[u8]| String::from_utf8_lossy(said).lines().any(|line| line.trim() == engine);
+        if !asked.is_ok_and(|output| knows(&output.stdout)) {
+            println!("skipped: there is no fio with its engine {engine}");
+            return false;
+        }
+        let has = |program: &&str| ["/usr/sbin", "/usr/bin"].iter().any(|at| Path::new(at).join(program).exists());
+        let tools = ["mkfs.ext4", "losetup", "mount", "unshare"].iter().all(has);
+        let may = rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists() && tools;
+        if self == Front::Ext4 && !may {
+            println!("skipped: ext4 on a loop device needs root, /dev/loop-control, mount and e2fsprogs");
+        }
+        self == Front::Nbd || (self != Front::Ext4 || may) && volume.may_be_a_file()
+    }
+
+    fn attach(self, volume: &Volume) -> Going {
+        match self {
+            Front::Nbd => volume.attach("v.sock", &["--json"]),
+            Front::File => volume.attach_as_file(&[]),
+            Front::Ext4 => volume.attach_as_file(&["--loop"]),
+        }
+    }
+
+    /// Four jobs, 32 requests of each outstanding, each in a part of its own: what one writes another must not verify.
+    fn fio(self, volume: &Volume, said: &serde_json::Value, seed: u64) -> Child {
+        let common = ["--name=v", "--rw=randwrite", "--bs=8k", "--iodepth=32", "--numjobs=4", "--size=8M"];
+        let verify = ["--verify=crc32c", "--verify_state_save=0", "--verify_fatal=1", "--fsync=256", "--rate_iops=400"];
+        let engine = if self == Front::Nbd { "--ioengine=nbd" } else { "--ioengine=libaio" };
+        let place = |key: &str| said[key].as_str().unwrap().to_owned();
+        let mut command = Command::new(if self == Front::Ext4 { "unshare" } else { "fio" });
+        if self == Front::Ext4 {
+            let at = volume.path("mounted");
+            std::fs::create_dir_all(&at).unwrap();
+            command.args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                MOUNTED,
+                "sh",
+                &place("device"),
+                &at,
+                "fio",
+            ]);
+            command.arg(format!("--directory={at}"));
+        }
+        command.args(common).args(verify).arg(engine).arg(format!("--randseed={seed}"));
+        // Its engine is known by now, or that one's options are none.
+        match self {
+            Front::Nbd => _ = command.arg(format!("--uri={}", place("nbd"))).arg("--offset_increment=8M"),
+            Front::File => _ = command.arg(format!("--filename={}", place("file"))).arg("--offset_increment=8M"),
+            Front::Ext4 => {}
+        }
+        command.args((self != Front::Nbd).then_some("--direct=1"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+/// A new file system each time, which goes with what runs in it.
+const MOUNTED: &str = r#"PATH=$PATH:/usr/sbin:/sbin device=$1 at=$2
+shift 2
+mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 "$device" && mount "$device" "$at" || exit 1
+"$@"
+ended=$?
+umount "$at" && exit $ended"#;
 
 /// Its program's I/O waits, and every byte that it wrote is there. The node is killed so often, or as often as
 /// `OVERSIDE_KILL_ROUNDS` says.
-fn goes_on(what: &str, options: &[&str], kills: u64) {
+fn goes_on(front: Front, transport: &str, options: &[&str], kills: u64) {
     let kills = std::env::var("OVERSIDE_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(kills);
-    let volume = Volume::new(what, "32M");
+    let volume = Volume::over(transport, &format!("{front:?}-{transport}-{}", options.len()).to_lowercase(), "64M");
     let mut node = Some(volume.serve(options));
-    let attached = volume.attach("v.sock", &["--json"]);
+    if !front.is_here(&volume) {
+        return;
+    }
+    let attached = front.attach(&volume);
     let said: serde_json::Value = serde_json::from_str(&attached.said).unwrap();
     let (mut killed, mut seed, limit) = (0, 1, Instant::now() + PATIENCE * (3 + kills as u32));
     while killed < kills {
-        let Some(mut running) = fio(said["nbd"].as_str().unwrap(), seed) else { return };
+        let mut running = front.fio(&volume, &said, seed);
         // At another moment of each life of the node.
         while running.try_wait().unwrap().is_none() && killed < kills {
             std::thread::sleep(Duration::from_millis(150 + seed * 37 % 200 + killed * 83 % 300));
@@ -220,19 +311,41 @@ fn goes_on(what: &str, options: &[&str], kills: u64) {
         }
         let done = running.wait_with_output().unwrap();
         let said = [String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr)].concat();
-        assert!(done.status.success() && !said.contains("verify:"), "after {killed} kills: {said}");
+        assert!(done.status.success() && !said.contains("verify:"), "{front:?}, after {killed} kills: {said}");
+        assert_eq!(said.matches(": pid=").count(), 4, "each job says how it went: {said}");
         assert!(Instant::now() < limit, "it takes too long");
         seed += 1;
     }
     let shown = overside(&["volume", "status", &format!("{}/v", volume.address), "--json"]).output().unwrap();
     assert!(shown.status.success());
+    println!("{front:?} over {transport}: {killed} kills, fio ran {} times", seed - 1);
     attached.ends();
 }
 
+const BACK: &[&str] = &["--writes", "back", "--cache", "4M"];
+
 #[test]
 fn fio_goes_on_while_the_node_is_killed() {
-    goes_on("back", &["--writes", "back", "--cache", "4M"], 5);
-    goes_on("through", &[], 2);
+    goes_on(Front::Nbd, "shm", BACK, 3);
+    goes_on(Front::Nbd, "shm", &[], 2);
+}
+
+#[test]
+fn fio_goes_on_over_tcp_while_the_node_is_killed() {
+    goes_on(Front::Nbd, "tcp", BACK, 2);
+    goes_on(Front::Nbd, "tcp", &[], 2);
+}
+
+#[test]
+fn fio_goes_on_in_a_file_while_the_node_is_killed() {
+    goes_on(Front::File, "shm", BACK, 2);
+    goes_on(Front::File, "tcp", &[], 2);
+}
+
+#[test]
+fn fio_goes_on_in_ext4_while_the_node_is_killed() {
+    goes_on(Front::Ext4, "tcp", BACK, 2);
+    goes_on(Front::Ext4, "shm", &[], 2);
 }
 
 #[test]
@@ -280,15 +393,9 @@ fn a_file_is_the_volume_while_its_node_and_its_server_are_killed() {
     let refused = overside(&["volume", "attach", &at, "--fuse", &volume.path("home")]).output().unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(told.contains("no regular file") && refused.status.code() == Some(1), "{told}");
-    // The place comes before the node, and goes with what was refused.
-    let (absent, place) = (format!("{}/absent", volume.address), volume.path("absent.img"));
-    let refused = overside(&["volume", "attach", &absent, "--fuse", &place]).output().unwrap();
-    let told = String::from_utf8(refused.stderr).unwrap();
-    if told.contains("/dev/fuse") || told.contains("mount") {
-        println!("skipped: {told}");
+    if !volume.may_be_a_file() {
         return;
     }
-    assert!(told.contains("the node has no such volume") && !Path::new(&place).exists(), "{told}");
     let attached = Going::start(&arguments);
     let said: serde_json::Value = serde_json::from_str(&attached.said).unwrap();
     assert_eq!((&said["file"], &said["bytes"]), (&serde_json::json!(file), &serde_json::json!(8 << 20)));
