@@ -1,8 +1,10 @@
 //! Volumes that are made larger, given another member and deleted by the node that serves them.
 
+use super::server::overside;
 use super::volumes::{ANOTHER, KEY, Node, ended, until};
 use serde_json::Value as Json;
 use std::path::Path;
+use std::process::Stdio;
 
 fn verified(node: &Node, rw: &str) {
     let found = node.json(&["bench", &node.volume(), "--rw", rw, "--verify", "--time", "1"]);
@@ -134,4 +136,67 @@ fn a_node_deletes_a_volume_that_nobody_uses_for_who_has_its_key() {
     // The name and the file are free, and the node serves what comes.
     node.ok(&["create", "pg", "--size", "1M", "--on", &node.path("a"), "--home", &home]);
     until("the new volume is served", || node.output(&["status", &volume]).status.success());
+}
+
+/// Killed as soon as the first file is there; by then it has not written down what comes of it. A machine that is slow to kill
+/// has some tries.
+#[test]
+fn what_a_killed_creation_or_replacement_leaves_is_in_nobodys_way() {
+    let node = Node::new("shm");
+    let home = node.home();
+    // Whether the command was killed before it was done: what it would have written down is not there.
+    let killed = |arguments: &[&str], first: &str, is_written: &dyn Fn() -> bool| {
+        let mut child = overside(&[&["volume"], arguments].concat()).stdout(Stdio::null()).spawn().unwrap();
+        while !Path::new(first).exists() && child.try_wait().unwrap().is_none() {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(Path::new(first).exists(), "{arguments:?} makes no file");
+        !is_written()
+    };
+    let tried = (0..50).find(|attempt| {
+        let (name, [a, b, c]) =
+            (format!("pg{attempt}"), ["a", "b", "c"].map(|member| node.path(&format!("{member}{attempt}"))));
+        let on = [&a[..], &b, &c].join(",");
+        let create = ["create", &name, "--size", "4M", "--on", &on, "--layout", "raid5", "--home", &home];
+        let was_killed = killed(&create, &a, &|| Path::new(&format!("{home}/{name}.volume")).exists());
+        if was_killed {
+            node.ok(&create);
+        }
+        node.ok(&["delete", &name, "--home", &home]);
+        assert!([&a, &b, &c].iter().all(|member| !Path::new(member).exists()));
+        was_killed
+    });
+    assert!(tried.is_some(), "it was never killed in the middle");
+    let mut old = node.path("old");
+    node.ok(&[
+        "create",
+        "pg",
+        "--size",
+        "4M",
+        "--on",
+        &format!("{old},{}", node.path("other")),
+        "--layout",
+        "raid1",
+        "--home",
+        &home,
+    ]);
+    let tried = (0..50).find(|attempt| {
+        let new = node.path(&format!("new{attempt}"));
+        let place = format!("volatile:1:{new}");
+        let replace = ["replace", "pg", &old, &place, "--home", &home];
+        let is_written = || std::fs::read_to_string(format!("{home}/pg.volume")).unwrap().contains(&new);
+        let was_killed = killed(&replace, &new, &is_written);
+        if was_killed {
+            assert!(Path::new(&new).exists(), "or there is nothing to see");
+            node.ok(&replace);
+        }
+        assert!(Path::new(old.trim_start_matches("volatile:1:")).exists(), "the old one stays its user's");
+        old = place;
+        was_killed
+    });
+    assert!(tried.is_some(), "it was never killed in the middle");
+    let notes = std::fs::read_dir(&home)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "making"));
+    assert_eq!(notes.count(), 0);
 }

@@ -1,6 +1,11 @@
 //! Volumes whose members are volumes of other nodes.
 
 use super::volumes::{ANOTHER, KEY, Node, ended, one_line, until};
+use overside::memory::Segment;
+use overside::verbs::SystemClock;
+use overside::volume::client::LinkOptions;
+use overside::volume::{Work, complete};
+use std::time::{Duration, Instant};
 
 /// A node with one volume, `m`.
 fn far(transport: &str, options: &[String]) -> Node {
@@ -73,6 +78,43 @@ fn a_mirror_over_two_nodes_goes_on_without_either_and_gives_back_what_was_missed
     first.start();
     until("the member has what it has missed", || near.status()["state"] == "ok");
     assert_eq!(near.json(&["check", &near.volume()])["left"], 0);
+}
+
+/// Measured from the kill until the first request has ended that was submitted behind it, and of each after that alone.
+/// A member is given up after a second; that goes once for each.
+#[test]
+fn a_mirror_goes_on_within_two_seconds_when_one_of_its_nodes_is_killed() {
+    let (mut first, mut second, mut near) = (far("tcp", &[]), far("shm", &[]), Node::new("shm"));
+    let (members, home) = ([member(&first), member(&second)].join(","), near.home());
+    near.ok(&["create", "pg", "--size", "4M", "--on", &members, "--layout", "raid1", "--home", &home]);
+    near.start();
+    let mut volume = overside::at(&near.address).volume("pg", LinkOptions::default()).unwrap();
+    let mut request = |number: u64| {
+        let (at, into) = (number % 512 * 8192, Segment::private(8192).unwrap().carve(8192).pop().unwrap());
+        let write = number.is_multiple_of(2);
+        let work = if write {
+            Work::Write { at, from: into.into(), fua: false }
+        } else {
+            Work::Read { at, length: 8192, into }
+        };
+        assert_eq!(complete(&mut volume, &SystemClock, work, Duration::from_secs(60)).1, Ok(()), "{number}");
+    };
+    for (name, node) in [("over tcp", &mut first), ("over shm", &mut second)] {
+        (0..64).for_each(&mut request);
+        let (mut since, mut longest) = (Instant::now(), Duration::ZERO);
+        node.kill();
+        for number in 0..512 {
+            request(number);
+            longest = longest.max(since.elapsed());
+            since = Instant::now();
+        }
+        println!("one of two nodes killed, {name}: the longest wait of 512 requests is {longest:?}");
+        assert!(longest < Duration::from_secs(2), "{name}: {longest:?}");
+        let status = near.status();
+        assert_eq!((&status["state"], &status["failed"]), (&"degraded".into(), &0.into()), "{status}");
+        node.start();
+        until("the member has what it has missed", || near.status()["state"] == "ok");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -79,8 +79,14 @@ impl Node {
 
     /// Serves, and waits until it does.
     pub(super) fn start(&mut self) {
-        let mut child = overside(&["volume", "serve", "--listen", &self.address, "--home", &self.home()])
-            .args(&self.options)
+        let mut command = overside(&["volume", "serve", "--listen", &self.address, "--home", &self.home()]);
+        command.args(&self.options);
+        self.start_by(command);
+    }
+
+    /// The same by a command that becomes the node; its process.
+    pub(super) fn start_by(&mut self, mut command: Command) -> u32 {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::options().create(true).append(true).open(self.path("serve.log")).unwrap())
@@ -92,7 +98,7 @@ impl Node {
         assert_eq!(line, format!("listening on {}\n", self.address), "{}", self.log());
         // What it says at its end goes nowhere, and that must not end it.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        self.child = Some(child);
+        self.child.insert(child).id()
     }
 
     pub(super) fn kill(&mut self) {
@@ -623,7 +629,7 @@ fn what_the_page_says_to_try_works_word_for_word() {
     assert_eq!(script.matches(&node.address).count(), 5, "{script}");
     let built = Path::new(env!("CARGO_BIN_EXE_overside")).parent().unwrap();
     let path = format!("{}:{}", built.display(), std::env::var("PATH").unwrap());
-    let output = std::process::Command::new("bash")
+    let output = Command::new("bash")
         .args(["-e", "-c", &script])
         .current_dir(node.folder.path())
         .env("PATH", path)
