@@ -85,7 +85,7 @@ pub fn rows_within(room: usize, lengths: impl IntoIterator<Item = usize>) -> Res
         rows += 1;
     }
     if rows == 0 {
-        bail!("a row takes {sum} bytes, a table's rows at most 1 MiB: shorten or split it");
+        bail!("a row takes {sum} bytes, a table's rows at most 1 MiB; shorten or split it");
     }
     Ok(rows)
 }

@@ -1,6 +1,6 @@
 //! Which format a file has: what its name says, checked against what its first bytes say.
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Format {
         let length = read_head(file, &mut head)?;
         let head = &head[..length];
         if head.is_empty() {
-            bail!("the file is empty");
+            bail!("the file is empty; copy it again, or write it anew");
         }
         let found = Detected::of(head);
         match (self, found) {
@@ -70,6 +70,19 @@ impl Format {
             Detected::Text | Detected::Unknown => Ok(Format::Csv),
             found => bail!("the content is {}; convert it to CSV, Arrow or Parquet", found.name()),
         }
+    }
+
+    /// An error of a reader of this format, with what to do. Most of what a Parquet or Arrow file
+    /// is refused for is damage; causes of another kind say by themselves what helps.
+    pub fn advised(self, error: Error) -> Error {
+        // What stands between backquotes is the file's: a column's name may hold any character.
+        let own = |text: &str| text.split('`').step_by(2).collect::<String>();
+        let is_advice = |part: &str| ADVICE.iter().any(|verb| part.starts_with(verb));
+        let advises = |text: &str| own(text).split("; ").skip(1).any(is_advice);
+        if self == Format::Csv || error.chain().any(|cause| advises(&cause.to_string())) {
+            return error;
+        }
+        anyhow!("{error:#}; copy the file again, or write it anew")
     }
 
     /// Its name, for people.
@@ -149,6 +162,24 @@ pub fn read_head(file: &File, head: &mut [u8]) -> Result<usize> {
     Ok(filled)
 }
 
+/// How what helps begins, behind a semicolon. Decoders write semicolons, too.
+const ADVICE: [&str; 14] = [
+    "convert",
+    "copy",
+    "decode",
+    "decrypt",
+    "flatten",
+    "it holds only nulls: leave it out",
+    "leave",
+    "make it binary",
+    "merge",
+    "rename",
+    "rewrite",
+    "shorten",
+    "store",
+    "write",
+];
+
 const KNOWN: &str = ".parquet, .csv and .arrow";
 
 #[cfg(test)]
@@ -175,10 +206,33 @@ mod tests {
             let error = checked.unwrap_err().to_string();
             assert!(error.contains(told), "{name}: {error}");
         }
-        // A NUL among a text's first characters is one of them.
+    }
+
+    #[test]
+    fn a_nul_among_the_first_characters_of_a_text_is_one_of_them() {
+        let text = b"id\0,name\n1,x\n";
+        assert!(text[..HEAD_BYTES].contains(&0), "the first bytes decide");
         let mut file = tempfile::tempfile().unwrap();
-        file.write_all(b"id,name\n1,a\0b\n").unwrap();
+        file.write_all(text).unwrap();
         let csv = Format::of(Path::new("a.csv")).and_then(|format| format.checked(&file));
-        assert!(csv.is_ok());
+        assert_eq!(csv.unwrap(), Format::Csv);
+        assert_eq!(Format::of_head(&text[..HEAD_BYTES]).unwrap(), Format::Csv);
+    }
+
+    #[test]
+    fn an_error_that_says_nothing_of_what_to_do_gets_it() {
+        let said = |format: Format, error: Error| format!("{:#}", format.advised(error));
+        let damaged = "a page's levels reach beyond it";
+        assert_eq!(
+            said(Format::Parquet, anyhow!(damaged)),
+            format!("{damaged}; copy the file again, or write it anew")
+        );
+        assert_eq!(said(Format::Csv, anyhow!(damaged)), damaged);
+        let other = anyhow!("is encrypted; decrypt it").context("column `a`");
+        assert_eq!(said(Format::Arrow, other), "column `a`: is encrypted; decrypt it");
+        let snappy = anyhow!("corrupt input (offset 5; dst position: 1)");
+        assert!(said(Format::Parquet, snappy).ends_with("write it anew"));
+        let named = anyhow!(damaged).context("column `a;b`");
+        assert!(said(Format::Parquet, named).ends_with("write it anew"));
     }
 }

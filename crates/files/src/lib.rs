@@ -56,13 +56,9 @@ pub fn open(path: &Path, columns: &[Field]) -> Result<FileReader> {
 pub fn open_as(path: &Path, file: File, columns: &[Field]) -> Result<FileReader> {
     let opened = || -> Result<FileReader> {
         let bytes_total = file.metadata()?.len();
-        let batches: Box<dyn Batches> = match Format::of(path)?.checked(&file)? {
-            Format::Parquet => Box::new(parquet::ParquetReader::open(file)?),
-            Format::Csv => Box::new(csv::CsvReader::open(file, columns)?),
-            Format::Arrow => Box::new(ipc::IpcReader::open(file)?),
-        };
-        types::check_schema(&batches.schema())?;
-        Ok(FileReader { path: path.to_path_buf(), bytes_total, batches })
+        let format = Format::of(path)?.checked(&file)?;
+        let batches = batches(format, file, columns)?;
+        Ok(FileReader { path: path.to_path_buf(), format, bytes_total, batches })
     };
     opened().with_context(|| format!("{}", path.display()))
 }
@@ -83,18 +79,34 @@ pub fn open_input(mut file: File, columns: &[Field]) -> Result<FileReader> {
         let whole = metadata.is_file() && file.stream_position()? == 0;
         let length = if whole { format::read_head(&file, &mut head)? } else { read_some(&mut file, &mut head)? };
         let format = Format::of_head(&head[..length])?;
-        let batches: Box<dyn Batches> = match format {
-            Format::Csv if whole => Box::new(csv::CsvReader::open(file, columns)?),
-            Format::Csv => Box::new(csv::CsvReader::open(Cursor::new(head).take(length as u64).chain(file), columns)?),
-            _ if !whole => bail!("{} cannot be read from a pipe: give the file by its name", format.name()),
-            Format::Parquet => Box::new(parquet::ParquetReader::open(file)?),
-            Format::Arrow => Box::new(ipc::IpcReader::open(file)?),
+        let (batches, bytes_total) = match format {
+            _ if whole => (batches(format, file, columns)?, metadata.len()),
+            Format::Csv => {
+                let stream = Cursor::new(head).take(length as u64).chain(file);
+                (checked(Box::new(csv::CsvReader::open(stream, columns)?))?, u64::MAX)
+            }
+            _ => bail!("{} cannot be read from a pipe: give the file by its name", format.name()),
         };
-        types::check_schema(&batches.schema())?;
-        let bytes_total = if whole { metadata.len() } else { u64::MAX };
-        Ok(FileReader { path: PathBuf::from("standard input"), bytes_total, batches })
+        Ok(FileReader { path: PathBuf::from("standard input"), format, bytes_total, batches })
     };
     opened().context("standard input")
+}
+
+/// The reader of a file of this format.
+fn batches(format: Format, file: File, columns: &[Field]) -> Result<Box<dyn Batches>> {
+    let opened = || -> Result<Box<dyn Batches>> {
+        checked(match format {
+            Format::Parquet => Box::new(parquet::ParquetReader::open(file)?),
+            Format::Csv => Box::new(csv::CsvReader::open(file, columns)?),
+            Format::Arrow => Box::new(ipc::IpcReader::open(file)?),
+        })
+    };
+    opened().map_err(|error| format.advised(error))
+}
+
+fn checked(batches: Box<dyn Batches>) -> Result<Box<dyn Batches>> {
+    types::check_schema(&batches.schema())?;
+    Ok(batches)
 }
 
 fn read_some(file: &mut File, head: &mut [u8]) -> Result<usize> {
@@ -113,6 +125,7 @@ fn read_some(file: &mut File, head: &mut [u8]) -> Result<usize> {
 /// A file being read, batch by batch.
 pub struct FileReader {
     path: PathBuf,
+    format: Format,
     bytes_total: u64,
     batches: Box<dyn Batches>,
 }
@@ -134,7 +147,8 @@ impl FileReader {
     /// # Errors
     /// Names the file and the place in it. Nothing can be read after an error.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        self.batches.next_batch().with_context(|| format!("{}", self.path.display()))
+        let batch = self.batches.next_batch().map_err(|error| self.format.advised(error));
+        batch.with_context(|| format!("{}", self.path.display()))
     }
 
     /// Bytes of the file that have been read, roughly; of [`Self::bytes_total`].

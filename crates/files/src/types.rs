@@ -121,9 +121,9 @@ pub fn check_schema(schema: &Schema) -> Result<()> {
 /// Says how many a table may have.
 pub fn check_columns(count: usize) -> Result<()> {
     match count {
-        0 => bail!("the file has no columns"),
+        0 => bail!("the file has no columns; write it anew with one at least"),
         1..=COLUMNS_MAX => Ok(()),
-        _ => bail!("the file has {count} columns, a table at most {COLUMNS_MAX}: leave some out, or split it"),
+        _ => bail!("the file has {count} columns, a table at most {COLUMNS_MAX}; leave some out, or split it"),
     }
 }
 
@@ -144,7 +144,7 @@ pub fn check_type(column: &str, ty: &DataType) -> Result<()> {
         DataType::FixedSizeBinary(bytes) if (1..=FIXED_BYTES_MAX).contains(bytes) => return Ok(()),
         DataType::FixedSizeBinary(bytes) if *bytes > 0 => {
             bail!(
-                "column `{column}` holds {bytes} bytes in each row, a fixed column at most {FIXED_BYTES_MAX}: make it binary"
+                "column `{column}` holds {bytes} bytes in each row, a fixed column at most {FIXED_BYTES_MAX}; make it binary"
             )
         }
         ty if ty.is_integer() => return Ok(()),
@@ -163,7 +163,7 @@ pub fn check_type(column: &str, ty: &DataType) -> Result<()> {
         DataType::Null => "it holds only nulls: leave it out, or give it a type",
         _ => "convert it to one of the types below before loading",
     };
-    bail!("column `{column}` has type {ty}, which tables do not have: {advice} (types: {TYPES})")
+    bail!("column `{column}` has type {ty}, which tables do not have; {advice} (types: {TYPES})")
 }
 
 /// The short name of a timestamp's unit.

@@ -38,7 +38,7 @@ pub fn columns(schema: Table) -> Result<(Schema, Vec<Column>)> {
                 ensure!(
                     matches!(stored, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View),
                     "column `{name}` is a dictionary of {stored}; only dictionaries of text are \
-                     read: decode it before loading"
+                     read; decode it before loading"
                 );
                 Some((dictionary.i64(0)?, index))
             }
@@ -162,7 +162,7 @@ fn data_type(name: &str, field: &Table) -> Result<DataType> {
     let kind = field.u8(2, 0)?;
     let Some(ty) = field.table(3)? else { bail!("column `{name}` has no type") };
     let unsupported = |what: &str, advice: &str| -> Result<DataType> {
-        bail!("column `{name}` is {what}, which tables do not have: {advice} before loading")
+        bail!("column `{name}` is {what}, which tables do not have; {advice} before loading")
     };
     Ok(match kind {
         1 => DataType::Null,

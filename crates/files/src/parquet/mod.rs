@@ -57,7 +57,7 @@ impl ParquetReader {
             thrift::nested_column(&footer).context("the footer is damaged; copy the file again, or write it anew")?
         {
             bail!(
-                "column `{name}` is nested (a list, struct or map), which tables do not have: flatten it into a column for \
+                "column `{name}` is nested (a list, struct or map), which tables do not have; flatten it into a column for \
                  each member before loading"
             );
         }

@@ -53,7 +53,7 @@ pub fn decimal_bytes(precision: u8) -> i32 {
 fn data_type(column: &ColumnDescriptor) -> Result<DataType> {
     let name = column.name();
     let unsupported = |what: &str, advice: &str| -> Result<DataType> {
-        bail!("column `{name}` has Parquet type {what}, which tables do not have: {advice}")
+        bail!("column `{name}` has Parquet type {what}, which tables do not have; {advice}")
     };
     match column.logical_type_ref() {
         Some(LogicalType::Time(_)) => return unsupported("TIME", "convert it to an integer"),
@@ -157,7 +157,7 @@ fn decimal(column: &ColumnDescriptor) -> Result<DataType> {
             Ok(DataType::Decimal128(precision, scale))
         }
         _ => bail!(
-            "column `{}` is decimal({precision},{scale}); tables have up to 38 digits: \
+            "column `{}` is decimal({precision},{scale}); tables have up to 38 digits; \
              convert it before loading",
             column.name()
         ),
