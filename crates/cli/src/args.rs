@@ -3,6 +3,7 @@
 mod help;
 mod index;
 mod over;
+mod topics;
 mod volume;
 
 use clap::builder::PossibleValuesParser;
@@ -11,10 +12,12 @@ use help::*;
 use overside::table::wire::{Durability, Mode};
 use overside::{Network, Transport};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 pub use index::{Index, IndexCommand, OneIndex};
 pub use over::Over;
+pub use topics::Topic;
 pub use volume::{
     AnyVolume, Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, Detach, HomeDir, MemberKeys,
     OneVolume, RecordTrace, RepairVolume, ReplaceMember, ReplayTrace, ResizeVolume, ServeVolumes, Trace, TraceCommand,
@@ -40,6 +43,13 @@ pub struct Cli {
 impl Cli {
     /// The command line of this process; a wrong one ends it with status 2.
     pub fn read() -> Cli {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        if let Some(answer) = topics::answer(&words) {
+            let text = answer.unwrap_or_else(|error| error.exit());
+            // A reader that has gone (`| head`) has had enough.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            std::process::exit(0);
+        }
         let cli = Cli::parse();
         let checked = match &cli.command {
             Command::Demo(demo) => demo.over.check("demo"),
@@ -54,7 +64,7 @@ impl Cli {
 
 /// Of every command: what fits on a screen. The `help` command and the manual pages have all of it.
 fn help_flag() -> Arg {
-    let says = "Print a summary; `overside help COMMAND` and the manual pages (`overside man`) have examples and more";
+    let says = "Print a summary; `overside help COMMAND|TOPIC` and `overside man` have examples and more";
     Arg::new("help").short('h').long("help").global(true).action(ArgAction::HelpShort).help(says)
 }
 
@@ -112,7 +122,8 @@ pub enum Command {
     /// Make, serve and look at block volumes.
     #[command(long_about = volume::VOLUME, after_long_help = volume::VOLUME_EXAMPLES)]
     Volume(Volume),
-    /// Run an unmodified program with its sockets over shared memory, or RDMA, where the other end runs so too.
+    /// Run an unmodified program with its sockets over shared memory, or RDMA, where the other end
+    /// runs so too.
     #[command(long_about = RUN, after_long_help = RUN_EXAMPLES)]
     Run(Run),
     /// Measure what transfers cost on this machine, and keep the prices.
@@ -168,24 +179,26 @@ pub struct Bench {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// Of `sockets`: only the series with this in their names (echo, stream, pgbench, redis, "1 client"). Of `messages`: only the
-    /// sides ("shm: SEND", UCX), and always those that they are compared with.
+    /// Of `sockets`: only the series with this in their names (echo, stream, pgbench, redis, "1
+    /// client"). Of `messages`: only the sides ("shm: SEND", UCX), and always those that they are
+    /// compared with.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Of `regret`: another grid of shapes than the usual one, which is that of 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Of `durability`, `oltp` and `targets`: in which folder their data lies while they measure; a new folder beside the current one unless
-    /// said.
+    /// Of `durability`, `oltp` and `targets`: in which folder their data lies while they measure. A
+    /// new one in the current folder by default.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Of `policies`: a trace in addition to those that it makes, as `overside volume trace record` writes it.
+    /// Of `policies`: a trace in addition to its own, as `overside volume trace record` writes it.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Where to write the report: overside-figures.html, or overside-figure-FIGURE.html for one.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Keep a full run in DIR/MACHINE/DATE-COMMIT, a file a figure; run it in the checkout that was built.
+    /// Keep a full run in DIR/MACHINE/DATE-COMMIT, a file a figure; run it in the checkout that was
+    /// built.
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
     /// Of `receive`: where to wait for figures of other hosts, tcp:HOST:PORT or rdma:HOST:PORT.
@@ -231,10 +244,12 @@ pub struct Wire {
     /// change every table (tcp: and rdma:; a client takes a server of any user).
     #[arg(long, conflicts_with = "key_file")]
     pub anyone: bool,
-    /// No tag on every frame: a stranger who can write to the wire may change what travels on it (tcp: and rdma:, on both sides).
+    /// No tag on every frame: a stranger who can write to the wire may change what travels on it
+    /// (tcp: and rdma:, on both sides).
     #[arg(long)]
     pub no_mac: bool,
-    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port (rdma:).
+    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port
+    /// (rdma:).
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
 }
@@ -263,23 +278,25 @@ pub struct At {
 /// `overside run`
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Tell at the end, on standard error, which connections were accelerated, which not and why.
+    /// Report at the end, on standard error, which connections were accelerated, which not and why.
     #[arg(long)]
     pub verbose: bool,
     /// Print where the library lies, for LD_PRELOAD in a service file, and run nothing.
     #[arg(long)]
     pub print_library: bool,
-    /// Keep the program's data files below the folder PREFIX on a volume that was made with --files, of a node on this host
-    /// (shm:) or another (rdma:).
+    /// Keep the program's data files below the folder PREFIX on a volume that was made with
+    /// --files, of a node on this host (shm:) or another (rdma:).
     #[arg(long, value_name = "PREFIX=ADDR/NAME", conflicts_with = "print_library")]
     pub volume: Option<String>,
     /// With --volume: fence the client off that writes the volume now.
     #[arg(long, requires = "volume")]
     pub take_over: bool,
-    /// With --volume over rdma:, a file with the key that both sides have. Each process of the program reads it.
+    /// With --volume over rdma:, a file with the key that both sides have. Each process of the
+    /// program reads it.
     #[arg(long, value_name = "FILE", requires = "volume")]
     pub key_file: Option<PathBuf>,
-    /// With --volume over rdma:, which device, as `overside devices` names it; unless said the first with an active port.
+    /// With --volume over rdma:, which device, as `overside devices` names it; unless said the
+    /// first with an active port.
     #[arg(long, value_name = "NAME", requires = "volume")]
     pub rdma_device: Option<String>,
     /// The program and its arguments.
@@ -328,38 +345,43 @@ pub struct Devices {
 pub struct Serve {
     #[arg(long, value_name = "ADDR", required = true, help = format!("Where to listen: {}; may be given several times", Transport::forms()))]
     pub listen: Vec<String>,
-    /// Memory that all tables together may take, as 512M or 8G. Three quarters of what is available by default.
+    /// Memory that all tables together may take, as 512M or 8G. Three quarters of what is available
+    /// by default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub memory: Option<usize>,
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
-    /// Changes of a page before it is rewritten, in every table. By default 8, and 4 while more pages of a table are
-    /// copied to clients than rows of it are changed.
+    /// Changes of a page before it is rewritten, in every table. By default 8, and 4 while more
+    /// pages of a table are copied to clients than rows of it are changed.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
     pub chain_max: Option<u8>,
-    /// The size of pages under the server's memory: 4K, or as many of 2M as the system gives, which is usual.
+    /// The size of pages under the server's memory: 4K, or as many of 2M as the system gives, which
+    /// is usual.
     #[arg(long, value_name = "4K|2M", value_parser = pages)]
     pub pages: Option<PageSize>,
     /// Connections at once; one too many gets an error that says so. 4096 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: Option<u32>,
-    /// Keep the tables in this directory, so that they are there again when the server starts anew. It
-    /// is made where there is none. Without it tables live in memory alone.
+    /// Keep the tables in this directory, so that they are there again when the server starts anew.
+    /// It is made where there is none. Without it tables live in memory alone.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// What an acknowledged change survives. sync: kill -9, a kernel's crash, loss of power. group:
-    /// kill -9; of the others all but the last --group-ms. none: a clean end, or `overside checkpoint`.
+    /// kill -9; of the others all but the last --group-ms. none: a clean end, or `overside
+    /// checkpoint`.
     #[arg(long, value_name = "sync|group|none", requires = "data", default_value = "sync", value_parser = durability)]
     pub durability: Durability,
     /// With --durability group: milliseconds of changes that a loss of power may cost.
     /// 10 by default.
     #[arg(long, value_name = "N", requires = "data", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub group_ms: Option<u32>,
-    /// Start from what is sound of a damaged directory: says what is lost, and moves the old files aside.
+    /// Start from what is sound of a damaged directory: says what is lost, and moves the old files
+    /// aside.
     #[arg(long, requires = "data")]
     pub salvage: bool,
-    /// Let every client read the memory of all tables by itself, deleted rows and all; it never shrinks.
+    /// Let every client read the memory of all tables by itself, deleted rows and all; it never
+    /// shrinks.
     #[arg(long, conflicts_with = "data")]
     pub one_sided: bool,
     /// Print one JSON object once it listens.
@@ -459,7 +481,8 @@ pub struct Dump {
     /// Columns to write, in this order. All by default.
     #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "table")]
     pub columns: Vec<String>,
-    /// Memory that the table may take, as 512M or 8G. Three quarters of what is available by default.
+    /// Memory that the table may take, as 512M or 8G. Three quarters of what is available by
+    /// default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub memory: Option<usize>,
     /// Take what is sound of a damaged directory, and say on standard error what is lost.
@@ -481,13 +504,15 @@ pub struct Load {
     /// Files to load, one after another: .parquet, .csv or .arrow; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Columns of the primary key of a new table, most significant first. The first column by default.
+    /// Columns of the primary key of a new table, most significant first. The first column by
+    /// default.
     #[arg(long, value_name = "COLUMN[,COLUMN]", value_delimiter = ',')]
     pub key: Vec<String>,
     /// Types of columns of CSV files, as id:int64,price:decimal(15,2). Others are guessed.
     #[arg(long, value_name = "COLUMN:TYPE[,…]")]
     pub schema: Option<String>,
-    /// Give the table an index on these columns once the rows are there, unless it has it; may be given several times.
+    /// Give the table an index on these columns once the rows are there, unless it has it; may be
+    /// given several times.
     #[arg(long, value_name = "COLUMN[,COLUMN]")]
     pub index: Vec<String>,
     /// Replace rows that are there already instead of refusing them.
@@ -509,11 +534,12 @@ pub struct Scan {
     /// Greatest key to read, itself included, likewise.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub to: Option<String>,
-    /// Only keys that begin so: values for the key's first columns. A last one of text or bytes that
-    /// ends with * stands for all that begin with what is before it.
+    /// Only keys that begin so: values for the key's first columns. A last one of text or bytes
+    /// that ends with * stands for all that begin with what is before it.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
     pub where_key_prefix: Option<String>,
-    /// Read through the index on these columns, in its order; --from and --to then take values of them.
+    /// Read through the index on these columns, in its order; --from and --to then take values of
+    /// them.
     #[arg(long, value_name = "COLUMN[,COLUMN]", conflicts_with = "where_key_prefix")]
     pub index: Option<String>,
     /// Columns to read, in this order. All by default.
@@ -657,6 +683,12 @@ mod tests {
     }
 
     #[test]
+    fn the_overview_lists_every_topic() {
+        let (_, topics) = OVERVIEW.split_once("Topics").unwrap();
+        assert!(Topic::ALL.iter().all(|topic| topics.contains(topic.name)), "{topics}");
+    }
+
+    #[test]
     fn sizes() {
         assert_eq!(bytes("512M"), Ok(512 << 20));
         assert_eq!(bytes("8GiB"), Ok(8 << 30));
@@ -688,7 +720,8 @@ mod tests {
         ];
         let mut parsed = 0;
         let texts = texts.iter().chain(&[PUT_EXAMPLES, DELETE_EXAMPLES]).chain(&volume::ALL_EXAMPLES);
-        let texts = texts.chain(&index::ALL_EXAMPLES);
+        let topics = Topic::ALL.map(Topic::text);
+        let texts = texts.chain(&index::ALL_EXAMPLES).chain(&topics);
         for line in texts.flat_map(|text| text.lines()) {
             let Some(line) = line.strip_prefix("  overside ") else { continue };
             let words = split_like_a_shell(line.split(['>', '&']).next().unwrap());

@@ -93,8 +93,8 @@ impl Doorbell {
         Ok(Ringer(self.theirs.try_clone().context("no socket could be duplicated")?))
     }
 
-    /// Calls `work`, which has no part that a sudden end would harm: a signal meanwhile ends the process, as an
-    /// interrupted command ends, with `meant` on standard error.
+    /// Calls `work`, which has no part that a sudden end would harm: a signal meanwhile ends the
+    /// process, as an interrupted command ends, with `meant` on standard error.
     ///
     /// # Errors
     /// The system has no room for a thread or socket.

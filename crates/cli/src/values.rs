@@ -53,7 +53,8 @@ pub type Range = (Bound<Vec<Value>>, Bound<Vec<Value>>);
 
 /// The range of keys that begin as `text` says.
 ///
-/// The last value, where it is text or bytes and ends with `*`, stands for all that begin with what is before it.
+/// The last value, where it is text or bytes and ends with `*`, stands for all that begin with what
+/// is before it.
 ///
 /// # Errors
 /// As [`parse_key`].
@@ -146,7 +147,8 @@ pub fn parse_row(schema: &Schema, key: &str, others: Option<&str>) -> Result<Rec
     Ok(RecordBatch::try_new(arrow, arrays)?)
 }
 
-/// Appends a value as the command line writes it; `ty` is its column's type. A null appends nothing.
+/// Appends a value as the command line writes it; `ty` is its column's type. A null appends
+/// nothing.
 pub fn write_value_ref(value: &ValueRef<'_>, ty: &DataType, out: &mut String) {
     let _ = match (value, ty) {
         (ValueRef::Null, _) => Ok(()),

@@ -74,7 +74,8 @@ impl Kept {
         bars.iter().map(whole).collect()
     }
 
-    /// What the figure says of every claim that asks it; of one whose rule is optional only where it has what is asked.
+    /// What the figure says of every claim that asks it; of one whose rule is optional only where
+    /// it has what is asked.
     ///
     /// # Errors
     /// It lacks a series that another rule asks for.
@@ -219,7 +220,8 @@ mod tests {
         assert!(verdicts(&figure).unwrap_err().starts_with("f.json: a bar is not whole"));
     }
 
-    /// A host without FUSE, or a result from before the side was there, says nothing of it; one that has it is judged.
+    /// A host without FUSE, or a result from before the side was there, says nothing of it; one
+    /// that has it is judged.
     #[test]
     fn a_rule_that_is_optional_is_not_asked_of_a_result_without_its_side() {
         let figure = |more: &[(&str, f64)]| {

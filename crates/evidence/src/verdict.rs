@@ -16,8 +16,8 @@ pub struct Rule {
     pub figure: &'static str,
     /// Every half of what the claim states.
     pub parts: &'static [Part],
-    /// It asks of a side that not every host has, or that figures had not when results were kept: a kept result without
-    /// it says nothing of the claim.
+    /// It asks of a side that not every host has, or that figures had not when results were kept: a
+    /// kept result without it says nothing of the claim.
     pub optional: bool,
 }
 

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use super::links::prose_lines;
 use super::{Violation, violation};
 use crate::papers;
+use crate::source::Source;
 use crate::tree::Tree;
 
 const RULE: &str = "prose";
@@ -19,7 +20,8 @@ const PAGES: [(&str, usize); 5] = [
 ];
 /// Lines at the head of a `lib.rs` that say what the crate is.
 const HEAD_MAX: usize = 80;
-/// What `--help` says is written there, as documentation of its arguments.
+/// What `--help` and `overside help` say is written there: documentation of arguments, and
+/// literals.
 const HELP: &str = "crates/cli/src/args";
 /// Made by `cargo xtask papers`, in the papers' own words.
 const RENDERED: &str = "docs/reference/claims.md";
@@ -59,43 +61,49 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
         violations.push(violation(RULE, "docs", 0, message));
     }
     for (path, text) in &tree.files {
-        let Some((lines_max, text)) = held(path, text) else { continue };
-        let (text, lines) = (&*text, text.lines().count());
-        if lines > lines_max {
-            let message = format!("{lines} lines, and {lines_max} are the end: make two pages of it");
-            violations.push(violation(RULE, path, 0, message));
-        }
-        for (number, line) in prose_lines(text) {
-            let is_table = line.starts_with('|');
-            let columns = line.chars().count() + if path.ends_with(".rs") { "//! ".len() } else { 0 };
-            // A terminal wraps help, whatever its lines here.
-            if columns > COLUMNS_MAX && !is_table && !path.starts_with(HELP) {
-                violations.push(violation(
-                    RULE,
-                    path,
-                    number,
-                    format!("{columns} columns, and {COLUMNS_MAX} are the end"),
-                ));
-            }
-            for (own, better) in OWN_WORDS {
-                if words(line).any(|word| word.eq_ignore_ascii_case(own)) {
-                    violations.push(violation(RULE, path, number, format!("`{own}`: the field says {better}")));
-                }
-            }
-            if let Some(figure) = figure(line).filter(|_| path != RESULTS) {
-                let message = format!("`{figure}` is stale tomorrow: name the figure that shows it");
-                violations.push(violation(RULE, path, number, message));
-            }
-        }
-        for (number, sentence) in sentences(text) {
-            let count = words(&sentence).count();
-            if count > WORDS_MAX {
-                let message = format!("a sentence of {count} words, and {WORDS_MAX} are the end: cut it in two");
-                violations.push(violation(RULE, path, number, message));
-            }
-        }
+        held(path, text).iter().for_each(|prose| check_prose(path, prose, &mut violations));
     }
     violations
+}
+
+/// Prose that stands together in a file.
+struct Prose<'a> {
+    text: Cow<'a, str>,
+    lines_max: usize,
+    /// Lines of the file before it.
+    line: usize,
+    /// Columns before each of its lines.
+    indent: usize,
+}
+
+fn check_prose(path: &str, prose: &Prose<'_>, violations: &mut Vec<Violation>) {
+    let mut found = |line, message| {
+        violations.push(violation(RULE, path, if line == 0 { 0 } else { prose.line + line }, message));
+    };
+    let (lines, lines_max) = (prose.text.lines().count(), prose.lines_max);
+    if lines > lines_max {
+        found(0, format!("{lines} lines, and {lines_max} are the end: make two pages of it"));
+    }
+    for (number, line) in prose_lines(&prose.text) {
+        let columns = line.chars().count() + prose.indent;
+        if columns > COLUMNS_MAX && !line.starts_with('|') {
+            found(number, format!("{columns} columns, and {COLUMNS_MAX} are the end"));
+        }
+        for (own, better) in OWN_WORDS {
+            if words(line).any(|word| word.eq_ignore_ascii_case(own)) {
+                found(number, format!("`{own}`: the field says {better}"));
+            }
+        }
+        if let Some(figure) = figure(line).filter(|_| path != RESULTS) {
+            found(number, format!("`{figure}` is stale tomorrow: name the figure that shows it"));
+        }
+    }
+    for (number, sentence) in sentences(&prose.text) {
+        let count = words(&sentence).count();
+        if count > WORDS_MAX {
+            found(number, format!("a sentence of {count} words, and {WORDS_MAX} are the end: cut it in two"));
+        }
+    }
 }
 
 /// Bytes of a page without what `cargo xtask papers` makes of it.
@@ -104,20 +112,38 @@ fn written(text: &str) -> usize {
     text.len() - made.map_or(0, |(made, _)| made.len())
 }
 
-/// What of a file is prose that is held to the rule, and how many lines it may have.
-fn held<'a>(path: &str, text: &'a str) -> Option<(usize, Cow<'a, str>)> {
+/// What of a file is prose that is held to the rule.
+fn held<'a>(path: &str, text: &'a str) -> Vec<Prose<'a>> {
     if path.starts_with("crates/") && path.ends_with("/src/lib.rs") && !path.contains("/fuzz/") {
         let head = text.lines().map_while(|line| line.strip_prefix("//!"));
         let head: Vec<&str> = head.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-        return Some((HEAD_MAX, head.join("\n").into()));
+        return vec![Prose { text: head.join("\n").into(), lines_max: HEAD_MAX, line: 0, indent: "//! ".len() }];
     }
     if path.starts_with(HELP) && path.ends_with(".rs") {
-        // Each line where it stands, so that lines that are named are the file's.
-        let help = text.lines().map(|line| line.trim_start().strip_prefix("///").unwrap_or("").trim_start());
-        return Some((usize::MAX, help.collect::<Vec<_>>().join("\n").into()));
+        return help(&Source::new(path, text));
     }
-    let (_, lines_max) = PAGES.iter().find(|(page, _)| path.starts_with(page))?;
-    (path.ends_with(".md") && path != RENDERED).then_some((*lines_max, text.into()))
+    let page = PAGES.iter().find(|(page, _)| path.starts_with(page) && path.ends_with(".md") && path != RENDERED);
+    page.map(|(_, lines_max)| Prose { text: text.into(), lines_max: *lines_max, line: 0, indent: 0 })
+        .into_iter()
+        .collect()
+}
+
+/// The documentation of a file's items and their fields, and each literal that the command shows.
+fn help(source: &Source) -> Vec<Prose<'static>> {
+    let prose = |text: String, line, indent| Prose { text: text.into(), lines_max: usize::MAX, line, indent };
+    // Each line where it stands; those of fields are indented.
+    let docs = |indent: &str| {
+        let mark = format!("{indent}/// ");
+        let docs: Vec<&str> = source.text.lines().map(|line| line.strip_prefix(&mark).unwrap_or("")).collect();
+        prose(docs.join("\n"), 0, mark.len())
+    };
+    let literals = source.strings.iter().filter(|literal| source.is_shipped(literal.line)).map(|literal| {
+        // Examples are code, and a line's end that is escaped is none.
+        let shown = literal.text.lines().map(|line| line.strip_suffix('\\').unwrap_or(line));
+        let shown: Vec<&str> = shown.map(|line| if line.starts_with("  ") { "" } else { line }).collect();
+        prose(shown.join("\n"), literal.line - 1, 0)
+    });
+    [docs(""), docs("    ")].into_iter().chain(literals).collect()
 }
 
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -212,13 +238,36 @@ mod tests {
         assert_eq!(head(&"//! a\n//!\n".repeat(41)), [0]);
     }
 
+    fn help_lines(text: &str) -> Vec<usize> {
+        planted::lines(&check(&planted::tree(&[("crates/cli/src/args/a.rs", text)])))
+    }
+
     #[test]
-    fn help_is_held_to_it() {
-        let help = |text: &str| planted::lines(&check(&planted::tree(&[("crates/cli/src/args/a.rs", text)])));
+    fn documentation_of_arguments_is_held_to_it() {
         let long = "wo ".repeat(18);
         assert_eq!(
-            help(&format!("struct A {{\n    /// {long}\n    /// {long}\n    nobody: u8,\n    /// Nobody.\n}}\n")),
+            help_lines(&format!("struct A {{\n    /// {long}\n    /// {long}\n    nobody: u8,\n    /// Nobody.\n}}\n")),
             [5, 2]
+        );
+        assert_eq!(help_lines(&format!("    /// {}\n    /// {}\n", "x".repeat(92), "x".repeat(93))), [2]);
+    }
+
+    #[test]
+    fn literals_that_help_shows_are_held_to_it() {
+        let long = "wo ".repeat(18);
+        let text = format!("const A: &str = \"\\\n{long}\nNobody {long}\n\";\nconst B: &str = \"{long}\";\n");
+        assert_eq!(help_lines(&text), [3, 2]);
+        let columns =
+            |columns: usize| help_lines(&format!("const A: &str = \"\\\n{} \\\nand.\";\n", "x".repeat(columns - 1)));
+        assert_eq!((columns(100), columns(101)), (vec![], vec![2]));
+        assert_eq!(
+            help_lines(&format!("const A: &str = \"\\\nExamples:\n  {}\";\n", "x ".repeat(90))),
+            [] as [usize; 0]
+        );
+        let told = "assert!(told, \"nobody\");";
+        assert_eq!(
+            help_lines(&format!("#[cfg(test)]\nmod tests {{\n    fn a() {{\n        {told}\n    }}\n}}\n")),
+            [] as [usize; 0]
         );
     }
 

@@ -1,4 +1,5 @@
-//! What `overside help` and the manual pages say beyond a line: what each command does, and examples.
+//! What `overside help` and the manual pages say beyond a line: what each command does, with
+//! examples.
 
 pub(super) const OVERVIEW: &str = "\
 Your own file, from another process: one terminal serves,
@@ -8,15 +9,17 @@ and another, once that says that it listens, loads and scans:
   overside scan shm:mine trips --from 1000 --to 2000 --out part.csv
 
 Addresses: shm:NAME reaches processes of the same host and user, tcp:HOST:PORT processes of any host
-that have the same key (head -c 32 /dev/urandom > key; chmod 600 key). Nothing on the wire is secret.
-Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted.";
+that have the same key (head -c 32 /dev/urandom > key; chmod 600 key). Nothing on the wire is
+secret. Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted.
+
+Topics, for `overside help TOPIC`: addresses, durability, environment, exit-status, figures, keys,
+modes, prices.";
 
 pub(super) const DEMO: &str = "\
-Generate TPC-H lineitem, serve it from another process, load it, keep a third process updating
-rows, and run full, range, projection and hot scans in each way that rows can travel: copied by
-the server, gathered from where they lie, as pages with their deltas, or such pages read in place;
-and in the way that the planner chooses. Every row of every scan is checked. Prints a table and writes a report that opens
-offline. Ctrl-C leaves no process and no memory behind.";
+Generate TPC-H lineitem, serve it from another process, load it, and keep a third process updating
+rows. Run full, range, projection and hot scans in each mode (`overside help modes`), and in the one
+that the planner chooses. Every row of every scan is checked. Prints a table and writes a report
+that opens offline. Ctrl-C leaves no process and no memory behind.";
 pub(super) const DEMO_EXAMPLES: &str = "\
 Examples:
   overside demo
@@ -30,22 +33,11 @@ Prints a table and what of the papers' claims holds here, and writes a report th
 A full run takes some minutes a figure; --quick all of them a few. Other programs disturb it.
 Ctrl-C leaves no process and no memory behind.
 
-Figures: verbs (rate by opcode and gather length), transmit (copied out, gathered, or as planned),
-delta (a page with deltas), consolidate (chains of deltas: updates, sending, what is held back),
-shuffle (a columnar table to 2, 8 and 32 receivers), projection (rows without some columns), regret
-(what the planner's choice loses against the best fixed strategy, known afterwards), messages (round
-trips of small messages, beside sockets and bare shared memory), sockets (unmodified programs under
-`overside run` and without it), durability (tables that survive, beside tables in memory and the bare
-disk: requests, checkpoints, recovery), mixed (gets and puts beside full scans in each mode, and what of
-a request is its transfer), scans (one client to 15 of one table, and through an index, in each mode),
-costs (what stands behind the papers' arguments), blocks (a storage node: its cache beside other
-servers, its disks beside local ones), policies (of such a cache, on several traces and
---trace FILE), clients (one read of a volume by each way to it), oltp (TPC-C on PostgreSQL, whose disk
-is a volume or its own), targets (a volume beside nbdkit, qemu-nbd, tgt and a file, in memory and on a
-disk). The last two want root and programs that are installed, and are not part of all.
+`overside help figures` says what each figure shows. Two of them, oltp and targets, want root and
+programs that are installed, and are not part of all.
 
-With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the other:
-verbs, transmit, delta, consolidate, shuffle, projection, regret and messages.";
+With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the
+other.";
 pub(super) const BENCH_EXAMPLES: &str = "\
 Examples:
   overside bench transmit --quick
@@ -61,11 +53,13 @@ Examples:
   overside bench transmit --to tcp:10.0.0.2:7000 --key-file key";
 
 pub(super) const RUN: &str = "\
-Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) whose other end is on this host, in a
-program run the same way by the same user, go over shared memory after the first few messages; all others
-through the kernel, as ever. Where OVERSIDE_RDMA=DEVICE,key-file=FILE names an RDMA device and a key on both hosts, TCP
-connections between hosts go over it. The program keeps its real sockets, and whatever is not covered brings a connection
-back to them: fork, exec, passing the descriptor on, and what docs/reference/sockets.md lists.
+Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) go over shared
+memory after the first few messages, where the other end is a program that runs so too, on this host
+and by the same user. All others go through the kernel, as ever. `overside help environment` has the
+variable that lets TCP connections between hosts go over RDMA.
+
+The program keeps its real sockets. What is not covered brings a connection back to them: fork,
+exec, passing the descriptor on, and what docs/reference/sockets.md lists.
 
 Nothing is printed unless --verbose asks for it. The exit status is the program's.";
 pub(super) const RUN_EXAMPLES: &str = "\
@@ -78,15 +72,16 @@ Examples:
 pub(super) const SERVE: &str = "\
 Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Over
 shm: any process of the same user may connect, read and change every table; over tcp: and rdma:
-whoever has the key. Without a key, which is for this host alone, any process of the same user may,
-or with --anyone of every user. Both sides of a connection prove the key, and every frame carries a
-tag made with it, but nothing on the wire is secret. Tables live in memory: they are gone when the
-server ends, unless --data names a directory. Then every change is in a log there before it is
-acknowledged, and a server that starts from the directory has all of them. Nothing in the directory
-is encrypted. The server ends with status 1 if a bug, or a disk that fails, keeps it from going on.
+every holder of the key. Without a key, which is for this host alone, any process of the same user
+may, or with --anyone of every user. Both sides of a connection prove the key, and every frame
+carries a tag made with it, but nothing on the wire is secret. Tables live in memory: they are gone
+when the server ends, unless --data names a directory. Then every change is in a log there before it
+is acknowledged, and a server that starts from the directory has all of them. Nothing in the
+directory is encrypted. The server ends with status 1 if a bug, or a disk that fails, keeps it from
+going on.
 
-Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a second or two, and more
-on a busy machine. It says so on standard error meanwhile.";
+Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a
+second or two, and more on a busy machine. It says so on standard error meanwhile.";
 pub(super) const SERVE_EXAMPLES: &str = "\
 Examples:
   overside serve --listen shm:mine
@@ -105,7 +100,8 @@ Examples:
   overside status shm:mine --watch
   overside status shm:mine --json";
 
-pub(super) const TABLES: &str = "List a server's tables: their keys, rows, pages and bytes of memory.";
+pub(super) const TABLES: &str = "\
+List a server's tables: their keys, rows, pages and bytes of memory.";
 pub(super) const TABLES_EXAMPLES: &str = "\
 Examples:
   overside tables shm:mine
@@ -120,8 +116,8 @@ Examples:
   overside describe shm:mine trips --json";
 
 pub(super) const DROP: &str = "\
-Drop a table with all its rows. On a terminal it asks before; elsewhere it wants --yes. A server that
-keeps its tables in a directory has dropped it for good once this command says so.";
+Drop a table with all its rows. On a terminal it asks before; elsewhere it wants --yes. A server
+that keeps its tables in a directory has dropped it for good once this command says so.";
 pub(super) const DROP_EXAMPLES: &str = "\
 Examples:
   overside drop shm:mine trips
@@ -136,7 +132,8 @@ Examples:
   overside completions zsh > ~/.zfunc/_overside
   overside completions fish > ~/.config/fish/completions/overside.fish";
 
-pub(super) const MAN: &str = "Write the manual pages to a folder: overside.1, and one for each command.";
+pub(super) const MAN: &str = "\
+Write the manual pages to a folder: overside.1, and one for each command and each topic of `help`.";
 pub(super) const MAN_EXAMPLES: &str = "\
 Examples:
   overside man man1
@@ -154,17 +151,17 @@ Examples:
 pub(super) const CHECK: &str = "\
 Read all that counts in a data directory: its checkpoint, and the log behind it. Every checksum is
 checked, and nothing is changed. Prints a line for each fault, and ends with status 1 if there is
-one. Nobody may serve the directory meanwhile.";
+one. No server may have the directory open meanwhile.";
 pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
   overside check /var/lib/overside
   overside check /var/lib/overside --json";
 
 pub(super) const DUMP: &str = "\
-Write a table of a data directory to a file, without a server. The table is recovered in memory, as a
-server that starts from the directory would do it: every acknowledged change is in the file. It is
+Write a table of a data directory to a file, without a server. The table is recovered in memory, as
+a server that starts from the directory would do it: every acknowledged change is in the file. It is
 one state of the table, which a scan of a table that is being changed is not. Nothing in the
-directory is changed, and nobody may serve it meanwhile.
+directory is changed, and no server may have it open meanwhile.
 
 Without a table: which tables there are, and their rows.";
 pub(super) const DUMP_EXAMPLES: &str = "\
@@ -177,8 +174,8 @@ pub(super) const LOAD: &str = "\
 Load files into a table. A table that is not there is created with the first file's columns; --key
 names its primary key, which holds no nulls and no value twice. Parquet and Arrow files say their
 types. A CSV file needs a header row; its types are those of the table, or those of --schema, or
-guessed from its first 10,000 rows. A field with nothing in it is a null, and \"\" is the empty text.
-Standard input (-) may be a pipe that carries CSV, or a file of any of the formats.
+guessed from its first 10,000 rows. A field with nothing in it is a null, and \"\" is the empty
+text. Standard input (-) may be a pipe that carries CSV, or a file of any of the formats.
 
 A row is loaded whole or not at all, but a load that fails keeps the rows it has loaded, and says
 how many. Rows whose key is there already are refused; --replace replaces them.
@@ -199,12 +196,12 @@ shown, with the number of all. A scan is no snapshot: every row was current at s
 scan, and rows present throughout come exactly once.
 
 --from and --to take values of the key's first columns, both ends included; --where-key-prefix those
-whose key begins so. With --index they take values of the index's columns, and rows come in its order.
-Then a row that others changed meanwhile may come twice or not at all. --mode says how rows
-travel: the server copies them together (copy), they are gathered from where they lie (gather),
-pages go with their deltas and the client merges (delta), over shm: the same pages are lent and read
-where they lie (in-place), or whichever is cheapest, page by page (auto). With --one-sided the server
-says where its pages lie, and the client reads them by itself, from the first page of the table on.";
+whose key begins so. With --index they take values of the index's columns, and rows come in its
+order. Then a row that others changed meanwhile may come twice or not at all.
+
+--mode says how rows travel: copy, gather, delta, in-place or auto, which is the cheapest for each
+page (`overside help modes`). With --one-sided the server says where its pages lie, and the client
+reads them by itself, from the first page of the table on.";
 pub(super) const SCAN_EXAMPLES: &str = "\
 Examples:
   overside scan shm:mine trips --limit 10
@@ -216,7 +213,8 @@ Examples:
   overside scan shm:mine trips --out trips.parquet --mode delta --json
   overside scan shm:open trips --one-sided --out trips.parquet";
 
-pub(super) const GET: &str = "Print the row with this key. A key that is not there is an error (exit status 1).";
+pub(super) const GET: &str = "\
+Print the row with this key. A key that is not there is an error (exit status 1).";
 pub(super) const GET_EXAMPLES: &str = "\
 Examples:
   overside get shm:mine trips 1000
@@ -232,24 +230,24 @@ Examples:
   overside put shm:mine trips 1000 '{\"street\": \"Main Street\", \"price\": 12.5}'
   overside put shm:mine trips 1000 --file row.json";
 
-pub(super) const DELETE: &str = "Delete the row with this key. A key that is not there is an error (exit status 1).";
+pub(super) const DELETE: &str = "\
+Delete the row with this key. A key that is not there is an error (exit status 1).";
 pub(super) const DELETE_EXAMPLES: &str = "\
 Examples:
   overside delete shm:mine trips 1000
   overside delete shm:mine lines 17,3";
 
 pub(super) const CALIBRATE: &str = "\
-Measure what requests, gathered fragments, packed pieces and bytes cost on this machine, at both ends of a connection
-between two threads of this process, and store the prices for this user, host and device. From then on declared sends,
-servers and figures plan by them; without them each process measures a few of them when it first needs them.
+Measure what sending costs on this machine, and store the prices for this user, host and device.
+Sends, servers and figures plan by them from then on. Do it once, and again after a change of
+machine, kernel or NIC, or when a stored profile is refused.
 
-Takes a few seconds a provider, up to a quarter of a minute on a busy machine. Shows the prices by length, how far they are
-from what was measured, and how well they predict shapes that were held out. Ctrl-C stores nothing. Over tcp with a key,
-every frame carries a tag, and the prices are kept apart from those without.
+It takes a few seconds a provider, up to a quarter of a minute on a busy machine, and shows the
+prices and their error. When other programs disturbed it, it stores nothing: stop them and run it
+again, or give --force. Ctrl-C stores nothing. Give --key-file for tcp if your servers have one:
+every frame then carries a tag, and the prices are others.
 
-Packing costs more between processors that share no cache, and threads, or a virtual machine's processors, are moved from
-near to far and back. Over shm prices are made of both where both were met; a calibration that met one alone keeps what an
-earlier one found of the other, and what is declared is planned by those that hold.";
+`overside help prices` says what is measured, where the prices are kept and when they are used.";
 pub(super) const CALIBRATE_EXAMPLES: &str = "\
 Examples:
   overside calibrate
@@ -258,8 +256,9 @@ Examples:
   overside calibrate shm --against yesterday.profile";
 
 pub(super) const DEVICES: &str = "\
-Show what carries bytes on this host: shm: and tcp:, which are always there, and the RDMA devices for rdma:. Where there is no \
-device, says what is missing: the library, its drivers, the kernel's, or the device itself.";
+Show what carries bytes on this host: shm: and tcp:, which are always there, and the RDMA devices
+for rdma:. Where there is no device, it says what is missing: the library, its drivers, the
+kernel's, or the device itself.";
 pub(super) const DEVICES_EXAMPLES: &str = "\
 Examples:
   overside devices

@@ -36,8 +36,8 @@ pub struct OneIndex {
 }
 
 pub(super) const INDEX: &str = "\
-Create and drop secondary indexes, by which rows are found by other columns than the key's. `overside
-describe` shows which a table has, and `overside scan --index` reads through one.";
+Create and drop secondary indexes, by which rows are found by other columns than the key's.
+`overside describe` shows which a table has, and `overside scan --index` reads through one.";
 pub(super) const INDEX_EXAMPLES: &str = "\
 Examples:
   overside index create shm:mine trips street
@@ -47,7 +47,8 @@ const CREATE: &str = "\
 Give a table an index on one column or several, most significant first. Others read and write the
 table meanwhile. Each later put and delete keeps the index, and costs a search more. An index takes
 memory for its columns and the key of every row. Rows whose column is null are in it, before all
-others. Values and key columns of a row may take 1,024 bytes each. If it fails, the table is as it was.";
+others. Values and key columns of a row may take 1,024 bytes each. If it fails, the table is as it
+was.";
 const CREATE_EXAMPLES: &str = "\
 Examples:
   overside index create shm:mine trips street

@@ -12,7 +12,8 @@ pub struct Over {
     /// Which provider to go over.
     #[arg(long, value_name = "TRANSPORT", default_value = Transport::names().next(), value_parser = PossibleValuesParser::new(Transport::names()))]
     pub over: String,
-    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port (--over rdma).
+    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port
+    /// (--over rdma).
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
 }
@@ -30,7 +31,7 @@ impl Over {
     }
 }
 
-/// A wrong command line of the command of this name, for a reason that its definition cannot say.
+/// A wrong command line of the command of this name, for what its definition cannot say.
 pub(super) fn wrong(name: &str, reason: &str) -> clap::Error {
     let mut all = Cli::command();
     // The usage line has the whole command then.

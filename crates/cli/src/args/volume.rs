@@ -66,18 +66,21 @@ pub struct Create {
     /// How large it is, as 512M or 2G.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
-    /// What it lies on: files that are not there yet, volumes of other nodes (ADDR/VOLUME), memory, memory:SIZE,
-    /// volatile:SEED:PATH, spindle:10k|15k:PATH. Behind ADDR/VOLUME, `,key-file=FILE` and `,access-key=FILE` are its own.
+    /// What it lies on: files that are not there yet, volumes of other nodes (ADDR/VOLUME), memory,
+    /// memory:SIZE, volatile:SEED:PATH, spindle:10k|15k:PATH. Behind ADDR/VOLUME, `,key-file=FILE`
+    /// and `,access-key=FILE` are its own.
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
     pub on: Vec<String>,
-    /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each, raid5 stripes and a parity.
+    /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each,
+    /// raid5 stripes and a parity.
     #[arg(long, default_value = "concat", value_name = "concat|raid0|raid1|raid5", value_parser = layout())]
     pub layout: String,
-    /// With --layout raid0 or raid5: bytes on a member before it is the next one's turn. 64K by default.
+    /// With --layout raid0 or raid5: bytes on a member before it is the next one's turn. 64K by
+    /// default.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub stripe: Option<usize>,
-    /// Keep files of programs, and no blocks for others. postgresql: relations and segments of the log.
-    /// sqlite: databases (.db, .db3, .sqlite, .sqlite3) with their journals and logs.
+    /// Keep files of programs, and no blocks for others. postgresql: relations and segments of the
+    /// log. sqlite: databases (.db, .db3, .sqlite, .sqlite3) with their journals and logs.
     #[arg(long, value_name = "postgresql|sqlite", value_parser = ["postgresql", "sqlite"])]
     pub files: Option<String>,
     /// What members on other nodes ask for.
@@ -101,7 +104,8 @@ pub struct MemberKeys {
     /// A file with the key of members' nodes beyond this host, where a member has none of its own.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// The key of members' volumes, where their nodes are served with --access and a member has none of its own.
+    /// The key of members' volumes, where their nodes are served with --access and a member has
+    /// none of its own.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
 }
@@ -109,7 +113,8 @@ pub struct MemberKeys {
 /// Where volumes are written down.
 #[derive(Debug, Args)]
 pub struct HomeDir {
-    /// The folder in which volumes are written down. Unless said overside/volumes in $XDG_DATA_HOME, or in ~/.local/share.
+    /// The folder in which volumes are written down. Unless said overside/volumes in
+    /// $XDG_DATA_HOME, or in ~/.local/share.
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,
 }
@@ -119,11 +124,13 @@ pub struct HomeDir {
 pub struct ServeVolumes {
     #[arg(long, value_name = "ADDR", required = true, help = format!("Where to listen: {}; may be given several times", Transport::forms()))]
     pub listen: Vec<String>,
-    /// When a write is acknowledged. through: when it is on stable storage. back: when the node's kernel has
-    /// it, and a flush brings it to stable storage. kill -9 of the node loses nothing in either.
+    /// When a write is acknowledged. through: when it is on stable storage. back: when the node's
+    /// kernel has it, and a flush brings it to stable storage. kill -9 of the node loses nothing in
+    /// either.
     #[arg(long, value_name = "through|back", default_value = "through", value_parser = ["through", "back"])]
     pub writes: String,
-    /// Memory for blocks that were read or written, as 256M; all volumes share it in equal parts. 0: none.
+    /// Memory for blocks that were read or written, as 256M; all volumes share it in equal parts.
+    /// 0: none.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes_or_none)]
     pub cache: usize,
     /// Which block makes room in the cache for another one.
@@ -132,12 +139,12 @@ pub struct ServeVolumes {
     /// Bytes of the cache's blocks: a power of two from 512 to 1M.
     #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]
     pub block: usize,
-    /// Serve all volumes to NBD clients of this user, too, on this socket of mode 0600; may be given several times. Who
-    /// uses a volume there is its writer.
+    /// Serve all volumes to NBD clients of this user, too, on this socket of mode 0600; may be
+    /// given several times. Who uses a volume there is its writer.
     #[arg(long, value_name = "unix:PATH", value_parser = unix)]
     pub nbd: Vec<PathBuf>,
-    /// Who may attach volumes over a connection: lines `VOLUME ro|rw KEYFILE`. Who has no key of a volume is answered as
-    /// if it were not there. `list` and `status` need none.
+    /// Who may attach volumes over a connection: lines `VOLUME ro|rw KEYFILE`. Who has no key of a
+    /// volume is answered as if it were not there. `list` and `status` need none.
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
     /// Threads that serve connections. Half of the processors by default.
@@ -180,7 +187,8 @@ pub struct OneVolume {
     /// Where the node listens, and which volume of it, as shm:vault/pg.
     #[arg(value_name = "ADDR/NAME")]
     pub volume: String,
-    /// The volume's key, where its node is served with --access: a file that this user alone can read.
+    /// The volume's key, where its node is served with --access: a file that this user alone can
+    /// read.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
     /// Print JSON instead of text, an object a line.
@@ -194,8 +202,9 @@ pub struct OneVolume {
 /// How requests and their bytes get from a client to its node.
 #[derive(Debug, Args)]
 pub struct Ways {
-    /// How the bytes of writes get to the node. copied: in the request. The others register this process's memory, and the
-    /// node reads it: once for good, each for one write, regions for a thousand. auto: copied or regions, by price.
+    /// How the bytes of writes get to the node. copied: in the request. The others register this
+    /// process's memory, and the node reads it: once for good, each for one write, regions for a
+    /// thousand. auto: copied or regions, by price.
     #[arg(long, value_name = "auto|copied|once|each|regions", default_value = "auto", hide_short_help = true, value_parser = ["auto", "copied", "once", "each", "regions"])]
     pub data: String,
 }
@@ -220,7 +229,8 @@ pub struct BenchVolume {
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Which requests: reads, writes or as many of each. What they write replaces what the volume holds.
+    /// Which requests: reads, writes or as many of each. What they write replaces what the volume
+    /// holds.
     #[arg(long, value_name = "randread|randwrite|randrw", default_value = "randread", value_parser = ["randread", "randwrite", "randrw"])]
     pub rw: String,
     /// Bytes of a request.
@@ -232,8 +242,8 @@ pub struct BenchVolume {
     /// Seconds that it lasts.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub time: u32,
-    /// Write sectors that say what they are, hold every read against what was written, and at the end read all that
-    /// was written. Of a volume of more than 8G the first 8G are used.
+    /// Write sectors that say what they are, hold every read against what was written, and at the
+    /// end read all that was written. Of a volume of more than 8G the first 8G are used.
     #[arg(long)]
     pub verify: bool,
     /// Write although another client is the volume's writer, which is refused from then on.
@@ -245,8 +255,8 @@ pub struct BenchVolume {
     /// Other places than by chance: the same ones for the same number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// How it learns of what has ended. interrupt: it sleeps. poll: it never does, and uses a processor. auto: it polls
-    /// before it sleeps where that has paid of late.
+    /// How it learns of what has ended. interrupt: it sleeps. poll: it never does, and uses a
+    /// processor. auto: it polls before it sleeps where that has paid of late.
     #[arg(long, value_name = "auto|interrupt|poll", default_value = "auto", hide_short_help = true, value_parser = ["auto", "interrupt", "poll"])]
     pub completions: String,
     /// How requests and their bytes get to the node.
@@ -260,13 +270,15 @@ pub struct Attach {
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
+    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the
+    /// end.
     #[arg(long, value_name = "unix:PATH", value_parser = unix, required_unless_present_any = ["fuse", "ublk"], conflicts_with_all = ["fuse", "ublk"])]
     pub nbd: Option<PathBuf>,
     /// Make it a file, which is there until this command ends. It must be new or empty.
     #[arg(long, value_name = "FILE", conflicts_with = "ublk")]
     pub fuse: Option<PathBuf>,
-    /// Make it a block device, /dev/ublkbN, by the kernel's ublk driver (Linux 6.5 or later). Root's alone.
+    /// Make it a block device, /dev/ublkbN, by the kernel's ublk driver (Linux 6.5 or later).
+    /// Root's alone.
     #[arg(long)]
     pub ublk: bool,
     /// And a block device over that file (a loop device, for file systems). Root's alone.
@@ -278,8 +290,8 @@ pub struct Attach {
     /// Take the volume over from the client that writes it, which can do nothing more then.
     #[arg(long, conflicts_with = "read_only")]
     pub take_over: bool,
-    /// How long I/O waits for a node that is away, in seconds; after that it fails, and so does all that comes. For ever
-    /// unless said.
+    /// How long I/O waits for a node that is away, in seconds; after that it fails, and so does all
+    /// that comes. For ever unless said.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: Option<u64>,
     /// How requests and their bytes get to the node.
@@ -336,7 +348,8 @@ pub struct RecordTrace {
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the end.
+    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the
+    /// end.
     #[arg(long, value_name = "unix:PATH", required = true, value_parser = unix)]
     pub nbd: PathBuf,
     /// Only read; another client may write meanwhile.
@@ -352,7 +365,8 @@ pub struct ReplayTrace {
     /// Which policies; all of them, and behind them the best that there can be (Belady's).
     #[arg(long, value_name = "POLICY|all", default_value = "all", value_parser = policies())]
     pub policy: String,
-    /// How large the cache is: bytes, as 256M, or a part of all blocks that the trace touches, as 10%.
+    /// How large the cache is: bytes, as 256M, or a part of all blocks that the trace touches, as
+    /// 10%.
     #[arg(long, value_name = "BYTES|N%", default_value = "10%", value_parser = room)]
     pub cache: CacheRoom,
     /// Bytes of the cache's blocks: a power of two from 512 to 1M.
@@ -385,10 +399,12 @@ fn room(text: &str) -> Result<CacheRoom, String> {
 /// A volume that is to be changed.
 #[derive(Debug, Args)]
 pub struct AnyVolume {
-    /// ADDR/NAME of a volume that is served, or where no node serves it its NAME in the home folder.
+    /// ADDR/NAME of a volume that is served, or where no node serves it its NAME in the home
+    /// folder.
     #[arg(value_name = "[ADDR/]NAME")]
     pub volume: String,
-    /// The volume's key, where its node is served with --access: a file that this user alone can read.
+    /// The volume's key, where its node is served with --access: a file that this user alone can
+    /// read.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
     /// Where volumes are written down.
@@ -422,8 +438,8 @@ pub struct ReplaceMember {
     /// The member that goes, as `overside volume status` names it.
     #[arg(value_name = "OLD")]
     pub old: String,
-    /// The member that comes: a file that is not there yet, or an empty volume of another node (ADDR/VOLUME, and its keys
-    /// as `create --on` has them; unless said those of the old one).
+    /// The member that comes: a file that is not there yet, or an empty volume of another node
+    /// (ADDR/VOLUME, and its keys as `create --on` has them; unless said those of the old one).
     #[arg(value_name = "NEW")]
     pub new: String,
 }
@@ -449,9 +465,10 @@ pub struct Detach {
 
 /// What `overside help volume` says.
 pub const VOLUME: &str = "\
-Block volumes: a database's disk that is elsewhere. A node serves the volumes that lie on its files and memory; clients on the
-same host or on others read and write them. When the node is killed and started again, I/O waits and goes on without a wrong
-byte. docs/guide/volumes.md leads through it, docs/volumes.md says what survives what.";
+Block volumes: a database's disk that is elsewhere. A node serves the volumes that lie on its files
+and memory; clients on the same host or on others read and write them. When the node is killed and
+started again, I/O waits and goes on without a wrong byte. docs/guide/volumes.md leads through it,
+docs/volumes.md says what survives what.";
 pub const VOLUME_EXAMPLES: &str = "\
 Examples:
   overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0
@@ -460,17 +477,22 @@ Examples:
   overside volume attach shm:vault/pg --nbd unix:pg.sock";
 
 const CREATE: &str = "\
-Make a volume. Its members' files are made, with room that the file system gives as it is written, and the volume is written down
-in the home folder, where `overside volume serve` finds it, a running one too. What fails in the middle leaves nothing.
+Make a volume. Its members' files are made, with room that the file system gives as it is written.
+The volume is written down in the home folder, where `overside volume serve` finds it, a running one
+too. What fails in the middle leaves nothing.
 
-Members are paths of files that are not there yet, and `memory` or memory:SIZE, which is the node's and is gone when the node ends.
-ADDR/VOLUME is a volume of another node, which must be empty, larger by 1M than what lies on it, and used by nobody else. A raid1
-over two nodes goes on without either of them; what is back gets what it has missed.
-volatile:SEED:PATH is a file for tests: whenever it is opened, the seed says which writes are lost that no flush covered.
-spindle:10k:PATH and spindle:15k:PATH are files that answer no sooner than a disk of so many turns a minute would.
+Members are paths of files that are not there yet, and `memory` or memory:SIZE, which is the node's
+and is gone when the node ends. ADDR/VOLUME is a volume of another node, which must be empty, larger
+by 1M than what lies on it, and not in use. A raid1 over two nodes goes on without either of them;
+what is back gets what it has missed.
 
-concat puts one member behind the other, raid0 cuts stripes and deals them out (faster, and lost with any member), raid1 keeps
-the same on each, raid5 stripes with a parity, of at least three (with both a member may fail).";
+volatile:SEED:PATH is a file for tests: whenever it is opened, the seed says which writes are lost
+that no flush covered. spindle:10k:PATH and spindle:15k:PATH are files that answer no sooner than a
+disk of so many turns a minute would.
+
+concat puts one member behind the other. raid0 cuts stripes and deals them out: it is faster, and
+lost with any member. raid1 keeps the same on each. raid5 has stripes with a parity, on at least
+three. With raid1 and raid5 a member may fail.";
 const CREATE_EXAMPLES: &str = "\
 Examples:
   overside volume create pg --size 2G --on a.img
@@ -481,14 +503,15 @@ Examples:
   overside volume create scratch --size 256M --on memory --home ./volumes";
 
 const SERVE: &str = "\
-Serve the volumes of the home folder on each address until Ctrl-C or SIGTERM. The first lines of the output say where. Volumes
-that are created later are served as soon as they are there. A volume that cannot be opened is named on standard error, and the
-others are served; if none can be opened the command fails. A raid1 or raid5 volume is served without a member that cannot be
-opened; one that is back gets what it has missed meanwhile.
+Serve the volumes of the home folder on each address until Ctrl-C or SIGTERM. The first lines of the
+output say where. Volumes that are created later are served as soon as they are there. A volume that
+cannot be opened is named on standard error, and the others are served; if none can be opened the
+command fails. A raid1 or raid5 volume is served without a member that cannot be opened; one that is
+back gets what it has missed meanwhile.
 
-Over shm: any process of the same user may attach volumes; over tcp: and rdma: whoever has the key. Nothing on the wire is
-secret. At the end what is under way is completed, and what was written is brought to stable storage. After kill -9 start it
-again: clients wait, and go on.";
+Over shm: any process of the same user may attach volumes; over tcp: and rdma: every holder of the
+key. Nothing on the wire is secret. At the end what is under way is completed, and what was written
+is brought to stable storage. After kill -9 start it again: clients wait, and go on.";
 const SERVE_EXAMPLES: &str = "\
 Examples:
   overside volume serve --listen shm:vault
@@ -502,22 +525,23 @@ Examples:
   overside volume list tcp:10.0.0.1:7071 --key-file key --json";
 
 const STATUS: &str = "\
-Show how a node and its volumes do. A volume is ok, degraded (usable, and another failure may end that) or failed. Of each member
-it says whether it has missed a write; of each client its process, what it may do, what it has moved, and since when its oldest
-request has been waiting.";
+Show how a node and its volumes do. A volume is ok, degraded (usable, and another failure may end
+that) or failed. Of each member it says whether it has missed a write; of each client its process,
+what it may do, what it has moved, and since when its oldest request has been waiting.";
 const STATUS_EXAMPLES: &str = "\
 Examples:
   overside volume status shm:vault/pg
   overside volume status shm:vault --json";
 
 const BENCH: &str = "\
-Read and write a volume at random places, and say how many requests it carried out in a second, how long half of them and all but
-one in a hundred took at most, and what processor time each cost here and in the node. With randwrite and randrw what the volume
-holds is lost.
+Read and write a volume at random places. Reports requests a second, how long half of them and all
+but one in a hundred took at most, and what processor time each cost here and in the node. With
+randwrite and randrw what the volume holds is lost.
 
---verify makes it a test: every sector that is written names itself, its generation and its checksum, requests overlap, and what
-is read must be what was written last. Kill the node meanwhile and start it again: requests wait, and `corrupt` stays 0. It says
-how often it connected again. Status 1 if a request failed or a byte was wrong. Ctrl-C ends it with the results so far.";
+--verify makes it a test: every sector that is written names itself, its generation and its
+checksum, requests overlap, and what is read must be what was written last. Kill the node meanwhile
+and start it again: requests wait, and `corrupt` stays 0. It says how often it connected again.
+Status 1 if a request failed or a byte was wrong. Ctrl-C ends it with the results so far.";
 const BENCH_EXAMPLES: &str = "\
 Examples:
   overside volume bench shm:vault/pg
@@ -525,18 +549,22 @@ Examples:
   overside volume bench tcp:10.0.0.1:7071/pg --key-file key --rw randwrite --bs 64K --depth 32 --json";
 
 const ATTACH: &str = "\
-Attach a node's volume for programs that know nothing of it, until Ctrl-C or SIGTERM. With --nbd, clients of this user find it on
-a Unix socket: fio, qemu and libnbd at nbd+unix:///NAME?socket=PATH, the kernel's own client too (nbd-client, as root).
+Attach a node's volume for programs that know nothing of it, until Ctrl-C or SIGTERM. With --nbd,
+clients of this user find it on a Unix socket: fio, qemu and libnbd at nbd+unix:///NAME?socket=PATH,
+the kernel's own client too (nbd-client, as root).
 
-With --fuse it is a file, which any program of this user opens, reads and writes past the page cache. Its size is the volume's. A
-user who may not mount needs fusermount3 (package fuse3). With --loop it is a block device as well: mkfs and mount it.
-The kernel's requests come by io_uring where /sys/module/fuse/parameters/enable_uring is Y, else by /dev/fuse; it says which.
+With --fuse it is a file, which any program of this user opens, reads and writes past the page
+cache. Its size is the volume's. A user who may not mount needs fusermount3 (package fuse3). With
+--loop it is a block device as well: mkfs and mount it. The kernel's requests come by io_uring where
+/sys/module/fuse/parameters/enable_uring is Y, else by /dev/fuse; it says which.
 
-With --ublk it is a block device, /dev/ublkbN, without a file in between. It wants root and `modprobe ublk_drv`. Unmount it before
-this command ends; else the kernel writes what it has, and the file system fails from then on.
+With --ublk it is a block device, /dev/ublkbN, without a file in between. It wants root and
+`modprobe ublk_drv`. Unmount it before this command ends; else the kernel writes what it has, and
+the file system fails from then on.
 
-When the node ends, is killed, or cannot be reached, I/O waits and goes on once it is back. Nothing that was acknowledged is lost,
-and nothing is carried out twice. A volume has one writer: with --read-only it is attached beside it, with --take-over in its place.";
+When the node ends, is killed, or cannot be reached, I/O waits and goes on once it is back. Nothing
+that was acknowledged is lost, and nothing is carried out twice. A volume has one writer: with
+--read-only it is attached beside it, with --take-over in its place.";
 const ATTACH_EXAMPLES: &str = "\
 Examples:
   overside volume attach shm:vault/pg --nbd unix:pg.sock
@@ -547,30 +575,34 @@ Examples:
   overside volume attach shm:vault/pg --nbd unix:pg.sock --take-over --give-up 60";
 
 const REPAIR: &str = "\
-Bring each member of a raid1 or raid5 volume up to date that has missed writes, and make those anew whose files are gone. Until
-then the volume is degraded: the node serves it from the others, and reads nothing from these. Nobody may serve it meanwhile. A
-node brings members up to date by itself; only their files it does not make.";
+Bring each member of a raid1 or raid5 volume up to date that has missed writes, and make those anew
+whose files are gone. Until then the volume is degraded: the node serves it from the others, and
+reads nothing from these. No node may serve it meanwhile. A node brings members up to date by
+itself; only their files it does not make.";
 const REPAIR_EXAMPLES: &str = "\
 Examples:
   overside volume repair safe
   overside volume repair safe --home ./volumes --json";
 
 const CHECK: &str = "\
-Read all of a volume on every member, past the node's cache, and hold it against the checksums. It prints a line for each 4 KiB
-that are wrong on a member, and ends with status 1 if any stay so. The volume is used meanwhile; requests to a place wait while
-it is read. With --repair what is wrong is written again from a mirror's other side or a RAID 5's other members.
+Read all of a volume on every member, past the node's cache, and hold it against the checksums. It
+prints a line for each 4 KiB that are wrong on a member, and ends with status 1 if any stay so. The
+volume is used meanwhile; requests to a place wait while it is read. With --repair what is wrong is
+written again from a mirror's other side or a RAID 5's other members.
 
-What a crash left is summed again while the volume is served, and not checked until then. Members that were made before there
-were checksums, and memory, have none: of these it finds what the disk itself refuses to read.";
+What a crash left is summed again while the volume is served, and not checked until then. Members
+that were made before there were checksums, and memory, have none: of these it finds what the disk
+itself refuses to read.";
 const CHECK_EXAMPLES: &str = "\
 Examples:
   overside volume check shm:vault/pg
   overside volume check --repair tcp:10.0.0.1:7071/pg --key-file key --json";
 
 const TRACE: &str = "\
-A trace is text, a line a request: `r,offset,bytes` or `w,offset,bytes`. `record` writes one while programs use a volume over NBD.
-`replay` lets every policy of the node's cache decide on it, and prints which part of the blocks was in the cache. The best policy
-there can be knows what comes next; what it reaches is the last line.";
+A trace is text, a line a request: `r,offset,bytes` or `w,offset,bytes`. `record` writes one while
+programs use a volume over NBD. `replay` lets every policy of the node's cache decide on it, and
+prints which part of the blocks was in the cache. The best policy there can be knows what comes
+next; what it reaches is the last line.";
 const TRACE_EXAMPLES: &str = "\
 Examples:
   overside volume trace record pg.trace shm:vault/pg --nbd unix:pg.sock
@@ -578,9 +610,10 @@ Examples:
   overside volume trace replay pg.trace --policy mq --cache 256M --json";
 
 const DETACH: &str = "\
-End the `overside volume attach` that serves a volume at a socket, as a file or as a block device. What was taken is carried out
-first, and the node hears that its writer goes. A file that a program has open, a block device over it, and one of which a file
-system is mounted are refused: close or unmount them first.";
+End the `overside volume attach` that serves a volume at a socket, as a file or as a block device.
+What was taken is carried out first, and the node hears that its writer goes. A file that a program
+has open, a block device over it, and one of which a file system is mounted are refused: close or
+unmount them first.";
 const DETACH_EXAMPLES: &str = "\
 Examples:
   overside volume detach unix:pg.sock
@@ -588,20 +621,23 @@ Examples:
   overside volume detach pg.img --json";
 
 const RESIZE: &str = "\
-Make a volume larger; what is new reads as zeros, and no volume becomes smaller. A volume that a client has attached is refused,
-and the client named. By ADDR/NAME the node that serves it carries it out and serves it on; by NAME alone nobody may serve it.
-Members on other nodes grow first, by their nodes; one that does not is named. Memory does not grow. What breaks off in the
-middle is finished when the volume is opened next. A volume of files may grow to 16 times the size that it was made with.";
+Make a volume larger; what is new reads as zeros, and no volume becomes smaller. A volume that a
+client has attached is refused, and the client named. By ADDR/NAME the node that serves it carries
+it out and serves it on; by NAME alone no node may serve it. Members on other nodes grow first, by
+their nodes; one that does not is named. Memory does not grow. What breaks off in the middle is
+finished when the volume is opened next. A volume of files may grow to 16 times the size that it was
+made with.";
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   overside volume resize shm:vault/pg --size 4G
   overside volume resize pg --size 4G --home ./volumes";
 
 const REPLACE: &str = "\
-Put a new member in the place of one of a raid1 or raid5 volume, whether that is still there or not. The new one gets what the
-others have while the volume is used; until `status` says ok it is degraded. Clients stay attached: their requests wait for the
-moment that the change takes. The old member's file stays. Asked for by ADDR/NAME, a node makes files only in folders in which it
-has members already; by NAME alone, where nobody serves the volume, anywhere.";
+Put a new member in the place of one of a raid1 or raid5 volume, whether that is still there or not.
+The new one gets what the others have while the volume is used; until `status` says ok it is
+degraded. Clients stay attached: their requests wait for the moment that the change takes. The old
+member's file stays. Asked for by ADDR/NAME, a node makes files only in folders in which it has
+members already; by NAME alone, where no node serves the volume, anywhere.";
 const REPLACE_EXAMPLES: &str = "\
 Examples:
   overside volume replace shm:vault/safe /disk1/a.img /disk2/c.img
@@ -609,9 +645,10 @@ Examples:
   overside volume replace shm:vault/far tcp:10.0.0.2:7071/b tcp:10.0.0.3:7071/b";
 
 const DELETE: &str = "\
-Delete a volume, and its members' files with all that is in them. A volume that a client has attached is refused, and the client
-named. By ADDR/NAME the node that serves it deletes it; by NAME alone nobody may serve it. A file that is no member of it any more
-stays, and is named on standard error. A volume of another node stays, and is empty where it said whose member it is.";
+Delete a volume, and its members' files with all that is in them. A volume that a client has
+attached is refused, and the client named. By ADDR/NAME the node that serves it deletes it; by NAME
+alone no node may serve it. A file that is no member of it any more stays, and is named on standard
+error. A volume of another node stays, and is empty where it said whose member it is.";
 const DELETE_EXAMPLES: &str = "\
 Examples:
   overside volume delete pg

@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// Measures one provider or all, shows the prices and stores them.
 ///
 /// # Errors
-/// A provider cannot be had or measured, or the prices cannot be stored; a signal came, and nothing was stored.
+/// A provider cannot be had or measured, or the prices cannot be stored; a signal came, and nothing
+/// was stored.
 pub fn run(args: &Calibrate, signals: &Signals) -> Result<()> {
     let store = Store::of_user()?;
     let with_key = args.network.key_file.is_some();

@@ -17,10 +17,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Writes a table of a data directory to a file, or lists its tables. Nothing in the directory is changed.
+/// Writes a table of a data directory to a file, or lists its tables. Nothing in the directory is
+/// changed.
 ///
 /// # Errors
-/// It is no data directory, in use or damaged; no such table or column; a file that cannot be written.
+/// It is no data directory, in use or damaged; no such table or column; a file that cannot be
+/// written.
 pub fn run(args: &Dump) -> Result<()> {
     let start = Instant::now();
     if let Some(out) = &args.out {

@@ -35,8 +35,8 @@ const _: () = assert!(
 /// Loads the files, one after another.
 ///
 /// # Errors
-/// A file is damaged or does not fit the table, a key is there already or null, the server refuses a
-/// row or goes away. The message says where, and how many rows stay in the table.
+/// A file is damaged or does not fit the table, a key is there already or null, the server refuses
+/// a row or goes away. The message says where, and how many rows stay in the table.
 pub fn run(args: &Load, signals: &Signals) -> Result<()> {
     ensure!(args.files.iter().filter(|path| is_input(path)).count() < 2, "standard input (-) is there once");
     let mut bytes_total = Some(0);
@@ -297,7 +297,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Puts a batch whose first row is number `before` of its file: at once if it goes on where the last one ended, else with others.
+    /// Puts a batch whose first row is number `before` of its file: at once if it goes on where the
+    /// last one ended, else with others.
     fn put(&mut self, rows: &RecordBatch, path: &Path, before: u64) -> Result<()> {
         let mut encoded = self.window.spare();
         let done = self.encoder.encode(rows, &mut encoded).map_err(|error| in_file(error, before));
@@ -421,7 +422,8 @@ fn goes_on(rows: &EncodedRows, above: &[u8]) -> bool {
     rows.keys().all(|key| key > std::mem::replace(&mut before, key))
 }
 
-/// An error about a row of a batch, as one about a row of the file (from 1, the header not counted).
+/// An error about a row of a batch, as one about a row of the file (from 1, the header not
+/// counted).
 fn in_file(error: ArrowError, before: u64) -> Error {
     let number = |row: usize| before + row as u64 + 1;
     match error {

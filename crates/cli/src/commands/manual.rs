@@ -1,10 +1,12 @@
 //! `overside completions` and `man`: what the command line can say, for shells and readers.
 
-use crate::args::{Cli, Completions, Man};
+use crate::args::{Cli, Completions, Man, Topic};
 use crate::output::{self, refused};
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 
 /// Prints a shell's script.
 ///
@@ -26,9 +28,19 @@ pub fn pages(args: &Man) -> Result<()> {
     let folder = || format!("{}", args.dir.display());
     std::fs::create_dir_all(&args.dir).with_context(folder)?;
     let command = Cli::command().disable_help_subcommand(true);
-    let count = count(&command);
+    let count = count(&command) + Topic::ALL.len();
     clap_mangen::generate_to(command, &args.dir).with_context(folder)?;
+    Topic::ALL.into_iter().try_for_each(|topic| write_topic(topic, &args.dir)).with_context(folder)?;
     output::line(&format!("{count} pages in {}; read them with man -l FILE", args.dir.display()))
+}
+
+/// A topic has no options: a page of its name and its text.
+fn write_topic(topic: Topic, folder: &Path) -> std::io::Result<()> {
+    let page = clap_mangen::Man::new(topic.command());
+    let mut file = File::create(folder.join(page.get_filename()))?;
+    page.render_title(&mut file)?;
+    page.render_name_section(&mut file)?;
+    page.render_description_section(&mut file)
 }
 
 /// One for the command, and those of its commands.

@@ -53,7 +53,8 @@ pub(super) fn run(options: &Run) -> Result<()> {
     exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
 }
 
-/// What the library is told of files on a volume. The node is asked whether it lets such a program in.
+/// What the library is told of files on a volume. The node is asked whether it lets such a program
+/// in.
 ///
 /// # Errors
 /// It does not, or the text names no folder and volume that a library can reach.
@@ -99,7 +100,8 @@ fn files(text: &str, options: &Run) -> Result<OsString> {
     Ok(told)
 }
 
-/// The path that the library is preloaded by: its own, or a link's where that has a character at which the dynamic linker would cut it.
+/// The path that the library is preloaded by: its own, or a link's where that has a character at
+/// which the dynamic linker would cut it.
 ///
 /// # Errors
 /// It is not there, or there is no folder for such a link.
@@ -111,7 +113,8 @@ pub(super) fn library() -> Result<PathBuf> {
     })
 }
 
-/// For service files: its own path alone, which is there after the next start of the machine as well.
+/// For service files: its own path alone, which is there after the next start of the machine as
+/// well.
 fn print_library() -> Result<()> {
     let library = installed()?;
     if let Some(character) = unloadable(&library) {
@@ -123,14 +126,15 @@ fn print_library() -> Result<()> {
     Ok(std::io::stdout().write_all(&line)?)
 }
 
-/// The first character that a path in LD_PRELOAD must not have: what separates paths there, or begins what the linker replaces.
+/// The first character that a path in LD_PRELOAD must not have: what separates paths there, or
+/// begins what the linker replaces.
 fn unloadable(path: &Path) -> Option<char> {
     let separates = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b':' | b'$' | b'\x0b');
     path.as_os_str().as_bytes().iter().copied().find(separates).map(char::from)
 }
 
-/// A link to the library in `runtime`, the user's own folder for as long as a session lasts: the program and its children may outlive
-/// this process, so it stays. One path has one link.
+/// A link to the library in `runtime`, the user's own folder for as long as a session lasts: the
+/// program and its children may outlive this process, so it stays. One path has one link.
 fn linked(library: &Path, runtime: Option<&Path>) -> Result<PathBuf> {
     let runtime = runtime.context("XDG_RUNTIME_DIR names no folder for a link to it")?;
     let usable = runtime.is_absolute() && unloadable(runtime).is_none();
@@ -177,7 +181,8 @@ fn preload(library: &Path) -> OsString {
     all
 }
 
-/// A file for the processes' lines, and where they find it. It has no name in any folder: whatever ends this process, nothing is left.
+/// A file for the processes' lines, and where they find it. It has no name in any folder: whatever
+/// ends this process, nothing is left.
 fn report() -> Result<(File, String)> {
     let file =
         rustix::fs::memfd_create(REPORT, rustix::fs::MemfdFlags::CLOEXEC).context("memory for what is to be told")?;
@@ -185,7 +190,8 @@ fn report() -> Result<(File, String)> {
     Ok((file.into(), place))
 }
 
-/// The processes' lines (process, side, both addresses, way, reason, then bytes and messages out and in) for people.
+/// The processes' lines (process, side, both addresses, way, reason, then bytes and messages out
+/// and in) for people.
 fn told(lines: &str) -> String {
     let mut text = String::new();
     let (mut rings, mut far, mut kernel, mut bytes, mut messages) = (0u64, 0u64, 0u64, 0u64, 0u64);
@@ -226,7 +232,8 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// As many as the library has.
 const RECEIVES: usize = 16;
 const NAME: &str = "liboverside_preload.so";
-/// The library looks for this name before it writes: the number of a process that ended may be another's.
+/// The library looks for this name before it writes: the number of a process that ended may be
+/// another's.
 const REPORT: &str = "overside-report";
 
 #[cfg(test)]

@@ -120,7 +120,8 @@ fn data(args: &Serve, server: &Server) -> Value {
     })
 }
 
-/// Says that prices are to be measured before anything is served, if that is so: it takes a second or two, and more on a busy machine.
+/// Says that prices are to be measured before anything is served, if that is so: it takes a second
+/// or two, and more on a busy machine.
 fn measuring(addresses: &[&str], network: &Network) -> Progress {
     let unknown = |address: &&str| address.parse().is_ok_and(|address: Address| !prices::is_stored(&address, network));
     if !addresses.iter().any(unknown) {

@@ -167,10 +167,26 @@ fn completions_and_manual_pages_know_every_command() {
     assert!(String::from_utf8_lossy(&written.stdout).starts_with(&format!("{count} pages in ")));
     let page = std::fs::read_to_string(man.join("overside-scan.1")).unwrap();
     assert!(page.contains("where\\-key\\-prefix") && page.contains("Examples:"), "{page}");
+    let topic = std::fs::read_to_string(man.join("overside-modes.1")).unwrap();
+    assert!(topic.contains("lent and read where it lies") && !topic.contains("SYNOPSIS"), "{topic}");
     assert!(!man.join("overside-bench-child.1").exists());
     let blocked = overside(&["man", "/proc/none"]).output().unwrap();
     assert_eq!(blocked.status.code(), Some(1));
     assert!(told(&blocked).contains("/proc/none"));
+}
+
+#[test]
+fn help_has_topics_and_calibrating_wants_none() {
+    let run = |words: &[&str]| overside(words).output().unwrap();
+    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let prices = run(&["help", "prices"]);
+    assert!(prices.status.success() && said(&prices).contains("share no cache"), "{}", said(&prices));
+    // What to do stands there, and no more: the rest is the topic's.
+    let calibrate = said(&run(&["help", "calibrate"]));
+    assert!(calibrate.contains("overside help prices") && !calibrate.contains("cache"), "{calibrate}");
+    let unknown = run(&["help", "price"]);
+    assert_eq!((unknown.status.code(), said(&unknown)), (Some(2), String::new()));
+    assert!(told(&unknown).contains("neither a command nor a topic") && told(&unknown).contains("prices"));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::thread;
 
 /// The batches of one file, in its order.
 ///
-/// Dropped early it does not wait for the thread, which may wait for a pipe: the thread ends with its next batch, or with
-/// the process.
+/// Dropped early it does not wait for the thread, which may wait for a pipe: the thread ends with
+/// its next batch, or with the process.
 pub struct ReadAhead {
     batches: Receiver<Result<Option<Read>>>,
 }
@@ -53,5 +53,6 @@ impl ReadAhead {
     }
 }
 
-/// Decoded batches that wait, besides the one that is being decoded: a batch that begins a row group takes longer than the others.
+/// Decoded batches that wait, besides the one that is being decoded: a batch that begins a row
+/// group takes longer than the others.
 const BATCHES_AHEAD: usize = 1;

@@ -1,7 +1,7 @@
 //! Rows that come in no order, gathered and sorted before they are put.
 //!
-//! A server writes a page anew for all rows that come into it at once. The rows of one request, scattered over a
-//! large table, hardly ever share a page; those of some hundred requests do.
+//! A server writes a page anew for all rows that come into it at once. The rows of one request,
+//! scattered over a large table, hardly ever share a page; those of some hundred requests do.
 
 use arrow_array::RecordBatch;
 use overside::table::arrow::EncodedRows;
@@ -94,8 +94,8 @@ impl Window {
 
 /// Keys and values in the order of keys.
 ///
-/// They lie all over the window, which is larger than a processor's caches. Some rows are looked up together: what each
-/// of them waits for from memory then comes at the same time.
+/// They lie all over the window, which is larger than a processor's caches. Some rows are looked up
+/// together: what each of them waits for from memory then comes at the same time.
 pub struct Sorted<'w> {
     batches: &'w [EncodedRows],
     order: std::slice::Iter<'w, (u64, Row)>,
@@ -151,8 +151,8 @@ fn head(key: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
-/// Keys and values that are sorted at once. A table of some hundred megabytes then gets several rows into each of its
-/// pages at a time; more would gain little and cost memory.
+/// Keys and values that are sorted at once. A table of some hundred megabytes then gets several
+/// rows into each of its pages at a time; more would gain little and cost memory.
 const WINDOW_BYTES: usize = 24 << 20;
 /// Rows that are looked up together.
 const AHEAD: usize = 32;

@@ -71,7 +71,8 @@ enum Front<'a> {
     Ublk(Box<UblkDriver>),
 }
 
-/// Serves a device to NBD clients at a socket until a signal comes, and gives it back. `tell` hears where they find it.
+/// Serves a device to NBD clients at a socket until a signal comes, and gives it back. `tell` hears
+/// where they find it.
 ///
 /// # Errors
 /// The system refuses, or `tell` fails.
@@ -190,7 +191,8 @@ fn losetup() -> Command {
     command
 }
 
-/// The kernel may have to write to the device to get memory, so this process must not wait for memory then.
+/// The kernel may have to write to the device to get memory, so this process must not wait for
+/// memory then.
 fn keep_in_memory() {
     let flusher = rustix::process::configure_io_flusher_behavior(true);
     let locked = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);

@@ -38,7 +38,8 @@ fn end_server_at(path: &Path) -> Result<()> {
     server.end(&shown)
 }
 
-/// Ends the process that serves a block device; where it was killed, what is left of the device goes.
+/// Ends the process that serves a block device; where it was killed, what is left of the device
+/// goes.
 fn end_block_device(device: &str) -> Result<()> {
     let mut driver = UblkDriver::open()?;
     let server = driver.server_of(Path::new(device)).with_context(|| device.to_owned())?;

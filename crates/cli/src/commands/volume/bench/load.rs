@@ -141,7 +141,8 @@ impl Load {
         })
     }
 
-    /// Lets requests run for the plan's time or until a signal comes, and then checks all that was written.
+    /// Lets requests run for the plan's time or until a signal comes, and then checks all that was
+    /// written.
     ///
     /// # Errors
     /// Nothing can be carried out any more.
@@ -194,8 +195,8 @@ impl Load {
         self.submit(tag, at, self.plan.bs, is_read, now);
     }
 
-    /// A place at random. What is verified meets in few places, half of it across the borders of others, so that
-    /// requests overlap in every way.
+    /// A place at random. What is verified meets in few places, half of it across the borders of
+    /// others, so that requests overlap in every way.
     fn place(&mut self) -> u64 {
         let bs = self.plan.bs;
         let is_hot = self.pattern.is_some() && self.chance.below(2) == 0;

@@ -18,7 +18,8 @@ use std::time::Duration;
 /// Reads and writes a volume at random places, and says how fast that went.
 ///
 /// # Errors
-/// The volume cannot be attached, requests failed, or what was read is not what was written. Results come first where there are any.
+/// The volume cannot be attached, requests failed, or what was read is not what was written.
+/// Results come first where there are any.
 pub fn run(args: &BenchVolume) -> Result<()> {
     let (address, name) = named(&args.at.volume)?;
     let mix = Mix::parse(&args.rw);

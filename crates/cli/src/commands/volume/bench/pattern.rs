@@ -1,5 +1,5 @@
-//! What `--verify` writes, and what it then expects: every sector says which one it is, by which run and in which
-//! generation it was written, and carries a checksum of all that.
+//! What `--verify` writes, and what it then expects: every sector says which one it is, by which
+//! run and in which generation it was written, and carries a checksum of all that.
 
 use std::collections::HashSet;
 
@@ -59,7 +59,8 @@ impl Pattern {
         self.generations[sectors].iter().any(|generation| *generation != 0)
     }
 
-    /// Holds what was read against what was expected. How many sectors differ; the first of them goes to `first`.
+    /// Holds what was read against what was expected. How many sectors differ; the first of them
+    /// goes to `first`.
     pub(super) fn check(&self, at: u64, bytes: &[u8], expected: &[u32], first: &mut Option<String>) -> u64 {
         let mut wrong = 0;
         for ((sector, bytes), expected) in (at / SECTOR..).zip(bytes.chunks_exact(SECTOR as usize)).zip(expected) {
