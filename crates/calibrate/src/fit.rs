@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use overside_planner::{Curve, Distance, Profile, Way};
+use overside_planner::{Curve, Distance, Method, Profile};
 
 use super::points::Case;
 use super::{Cost, Seen};
@@ -110,12 +110,12 @@ fn start_of_range(bytes: u64) -> u64 {
 }
 
 impl Fit<'_> {
-    fn seen(&self, way: Way, warm: bool) -> impl Iterator<Item = &Seen> {
+    fn seen(&self, way: Method, warm: bool) -> impl Iterator<Item = &Seen> {
         self.seen.iter().filter(move |one| one.point.way == way && one.point.warm == warm && !one.point.held_out)
     }
 
     /// Points of scattered pieces.
-    fn scattered(&self, way: Way, warm: bool) -> Vec<Sample> {
+    fn scattered(&self, way: Method, warm: bool) -> Vec<Sample> {
         let sample = |one: &Seen| match one.point.case {
             Case::Scattered { bytes, count } => Some(Sample { bytes, count, cost: (self.cost)(one) }),
             _ => None,
@@ -127,7 +127,7 @@ impl Fit<'_> {
     /// long ones, for there it is the slower end: whoever waits for each message meets it alone,
     /// and what that takes decides nothing.
     fn requests(&mut self) {
-        let samples = self.scattered(Way::Gather, false);
+        let samples = self.scattered(Method::Gather, false);
         let one = samples.iter().find(|sample| sample.count == 1);
         let many = one.and_then(|one| samples.iter().find(|sample| sample.count > 1 && sample.bytes == one.bytes));
         let (Some(one), Some(many)) = (one, many) else { return };
@@ -152,11 +152,11 @@ impl Fit<'_> {
     /// Fragments from where they lie; and entries that are in the sender's cache.
     fn gathered(&mut self) {
         let (mut send, mut receive, mut warm) = (Points::default(), Points::default(), Points::default());
-        for sample in self.scattered(Way::Gather, false).iter().filter(|sample| sample.is_of_many()) {
+        for sample in self.scattered(Method::Gather, false).iter().filter(|sample| sample.is_of_many()) {
             send.add(sample.bytes, self.sent(sample.cost) / sample.count as f64);
             receive.add(sample.bytes, self.received(sample.cost) / sample.count as f64);
         }
-        for sample in self.scattered(Way::Gather, true) {
+        for sample in self.scattered(Method::Gather, true) {
             warm.add(sample.bytes, self.sent(sample.cost));
         }
         let bends = &mut self.profile.bends;
@@ -165,7 +165,7 @@ impl Fit<'_> {
 
     /// Transmit buffers, pieces by their length, and receiving what was packed.
     fn packed(&mut self) {
-        let (cold, warm) = (self.scattered(Way::Copy, false), self.scattered(Way::Copy, true));
+        let (cold, warm) = (self.scattered(Method::Copy, false), self.scattered(Method::Copy, true));
         // Of pieces in the cache, one and many of a length: what is no piece is the buffer.
         let bare = |fit: &Self, sample: &Sample| fit.sent(sample.cost) - fit.entry(sample.all());
         let rests = |samples: &[Sample]| {
@@ -196,9 +196,9 @@ impl Fit<'_> {
     /// Packed pieces between gathered ones, against the gathered ones without them: with one run of
     /// packed pieces and with many.
     fn beside(&mut self) {
-        let alone = self.scattered(Way::Gather, false);
+        let alone = self.scattered(Method::Gather, false);
         let (mut runs, mut receive) = (Vec::new(), Points::default());
-        for one in self.seen(Way::Mixture, false) {
+        for one in self.seen(Method::Mixture, false) {
             let Case::Mixed { lengths } = &one.point.case else { continue };
             let is_short = |bytes: &u64| *bytes < one.point.gather_from;
             let (short, long): (Vec<u64>, Vec<u64>) = lengths.iter().partition(|bytes| is_short(bytes));
@@ -238,14 +238,14 @@ impl Fit<'_> {
     /// Elements at regular distances, near and far: packed, received, and sent from where they lie.
     fn regular(&mut self) {
         let mut rows: [BTreeMap<u64, Vec<[f64; 3]>>; 3] = Default::default();
-        for way in [Way::Copy, Way::Gather] {
+        for way in [Method::Copy, Method::Gather] {
             for one in self.seen(way, false) {
                 let Case::Strided { bytes, period, count } = one.point.case else { continue };
                 let (far, cost) = (Distance::of_gap((period - bytes) as f64).far(), (self.cost)(one));
                 let mut add = |which: usize, all: f64| {
                     rows[which].entry(bytes).or_default().push([1.0 - far, far, all / count as f64]);
                 };
-                if way == Way::Copy {
+                if way == Method::Copy {
                     add(0, self.packing(cost, bytes * count, false));
                 } else {
                     add(1, self.received(cost));
@@ -271,7 +271,7 @@ impl Fit<'_> {
     /// Bitmapped columns: rows and runs of set ones.
     fn bitmapped(&mut self) {
         let mut widths: BTreeMap<u64, Vec<[f64; 3]>> = BTreeMap::new();
-        for one in self.seen(Way::Copy, false) {
+        for one in self.seen(Method::Copy, false) {
             let Case::Bitmapped { width, rows, .. } = one.point.case else { continue };
             let runs = one.shape.fragment_count() as f64;
             widths.entry(width).or_default().push([

@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overside_planner::{Bends, Capabilities, Curve, Force, PlanError, Planner, Profile, Terms, Way};
+use overside_planner::{Bends, Capabilities, Curve, Force, Method, PlanError, Planner, Profile, Terms};
 use overside_shape::Shape;
 use overside_verbs::{Provider, VerbsError};
 
@@ -526,11 +526,11 @@ const HALVES_P90: f64 = 0.2;
 /// A point's way, and requests as long as its message.
 fn terms(point: &Point) -> Terms {
     let bytes = rig::MESSAGE_MAX as u64;
-    let inline = point.way == Way::Inline;
+    let inline = point.way == Method::Inline;
     Terms {
         force: Some(match point.way {
-            Way::Mixture => Force::Threshold(point.gather_from),
-            way => Force::Way(way),
+            Method::Mixture => Force::Threshold(point.gather_from),
+            way => Force::Method(way),
         }),
         warm: point.warm && !inline,
         request_bytes_max: bytes,

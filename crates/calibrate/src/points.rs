@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use overside_planner::{Capabilities, Way};
+use overside_planner::{Capabilities, Method};
 use overside_shape::{Bitmap, Column, Order, Run, Shape};
 
 /// A kind of shape, without its place.
@@ -46,7 +46,7 @@ pub struct Point {
     /// Of which shapes.
     pub case: Case,
     /// Sent how.
-    pub way: Way,
+    pub way: Method,
     /// Of a mixture: pieces of so many bytes and more are gathered.
     pub gather_from: u64,
     /// From a few places that stay in the cache, instead of cold memory.
@@ -136,7 +136,7 @@ impl Point {
 pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
     let mut out = Out(Vec::new());
     let one = |bytes| Case::Scattered { bytes, count: 1 };
-    for way in [Way::Copy, Way::Gather] {
+    for way in [Method::Copy, Method::Gather] {
         out.add(one(64), way);
         out.add(Case::Scattered { bytes: 64, count: 64 }, way);
         for bytes in pick(quick, &[45, 1451, 16 << 10], &LENGTHS) {
@@ -144,11 +144,11 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
         }
     }
     for bytes in pick(quick, &[16 << 10], &[5803, 11_605, 23_211]) {
-        out.add(one(*bytes), Way::Gather);
+        out.add(one(*bytes), Method::Gather);
     }
     for bytes in pick(quick, &[], &[45, 363, 1451, 5803]) {
-        out.add(one(*bytes), Way::Copy);
-        out.add(Case::Scattered { bytes: *bytes, count: 4 }, Way::Copy);
+        out.add(one(*bytes), Method::Copy);
+        out.add(Case::Scattered { bytes: *bytes, count: 4 }, Method::Copy);
     }
     for (bytes, count, long) in pick(quick, &[], &BEHIND) {
         out.mixture([*long].into_iter().chain(std::iter::repeat_n(*bytes, *count)).collect(), *long);
@@ -156,32 +156,32 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
     for (bytes, count, long) in pick(quick, &[(181, 4, 11_605)], &BESIDE) {
         out.mixed(*bytes, *count, *long);
         let alone = Case::Scattered { bytes: *long, count: *count };
-        if !out.0.iter().any(|point| point.case == alone && point.way == Way::Gather) {
-            out.add(alone, Way::Gather);
+        if !out.0.iter().any(|point| point.case == alone && point.way == Method::Gather) {
+            out.add(alone, Method::Gather);
         }
     }
     for bytes in pick(quick, &[], &[16, 1 << 10]) {
-        out.warm(one(*bytes), Way::Copy);
+        out.warm(one(*bytes), Method::Copy);
     }
     for bytes in pick(quick, &[64, 4 << 10], &[16, 64, 256, 1 << 10, 4 << 10, 16 << 10]) {
-        out.warm(Case::Scattered { bytes: *bytes, count: ((16 << 10) / bytes).clamp(2, 64) }, Way::Copy);
+        out.warm(Case::Scattered { bytes: *bytes, count: ((16 << 10) / bytes).clamp(2, 64) }, Method::Copy);
     }
     for bytes in pick(quick, &[64, 64 << 10], &[64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]) {
-        out.warm(one(*bytes), Way::Gather);
+        out.warm(one(*bytes), Method::Gather);
     }
     for bytes in
         pick(quick, &[64], &[16, 64, 256, 1024]).iter().filter(|bytes| **bytes <= capabilities.inline_max as u64)
     {
-        out.add(one(*bytes), Way::Inline);
+        out.add(one(*bytes), Method::Inline);
     }
     for (bytes, period) in pick(quick, &[(8, 24), (8, 1032), (256, 512)], &STRIDES) {
         let most = (128u64 << 10) / period;
         let case = |count| Case::Strided { bytes: *bytes, period: *period, count };
-        out.add(case(most.clamp(16, 1024)), Way::Copy);
-        out.add(case(most.clamp(16, 256).min(capabilities.sge_max as u64).max(2)), Way::Gather);
+        out.add(case(most.clamp(16, 1024)), Method::Copy);
+        out.add(case(most.clamp(16, 256).min(capabilities.sge_max as u64).max(2)), Method::Gather);
     }
     for (width, percent) in pick(quick, &[(4, 50), (4, 10)], &BITMAPS) {
-        out.add(Case::Bitmapped { width: *width, rows: (64 << 10) / width, percent: *percent }, Way::Copy);
+        out.add(Case::Bitmapped { width: *width, rows: (64 << 10) / width, percent: *percent }, Method::Copy);
     }
     if !quick {
         out.hold_out();
@@ -194,7 +194,7 @@ pub(super) fn points(capabilities: &Capabilities, quick: bool) -> Vec<Point> {
 pub(super) fn copied() -> Vec<Point> {
     let mut out = Out(Vec::new());
     for bytes in [512, 724, 1024, 1448, 2048, 2896, 4096] {
-        out.add(Case::Scattered { bytes, count: COPIED_BYTES / bytes }, Way::Gather);
+        out.add(Case::Scattered { bytes, count: COPIED_BYTES / bytes }, Method::Gather);
     }
     out.0
 }
@@ -206,11 +206,11 @@ fn pick<'a, T>(quick: bool, few: &'a [T], all: &'a [T]) -> &'a [T] {
 struct Out(Vec<Point>);
 
 impl Out {
-    fn add(&mut self, case: Case, way: Way) {
+    fn add(&mut self, case: Case, way: Method) {
         self.0.push(Point { case, way, gather_from: 0, warm: false, held_out: false });
     }
 
-    fn warm(&mut self, case: Case, way: Way) {
+    fn warm(&mut self, case: Case, way: Method) {
         self.0.push(Point { case, way, gather_from: 0, warm: true, held_out: false });
     }
 
@@ -221,7 +221,7 @@ impl Out {
 
     fn mixture(&mut self, lengths: Vec<u64>, long: u64) {
         let case = Case::Mixed { lengths };
-        self.0.push(Point { case, way: Way::Mixture, gather_from: long / 2, warm: false, held_out: false });
+        self.0.push(Point { case, way: Method::Mixture, gather_from: long / 2, warm: false, held_out: false });
     }
 
     /// Other numbers of pieces, many lengths in one message, other distances and densities.
@@ -237,7 +237,7 @@ impl Out {
             let lengths: Vec<u64> = (0..count).map(|_| (16 << random.below(powers)) + random.below(16)).collect();
             for gather_from in [longest / 16, longest / 4] {
                 let case = Case::Mixed { lengths: lengths.clone() };
-                self.0.push(Point { case, way: Way::Mixture, gather_from, warm: false, held_out: true });
+                self.0.push(Point { case, way: Method::Mixture, gather_from, warm: false, held_out: true });
             }
             cases.push(Case::Mixed { lengths });
         }
@@ -249,7 +249,9 @@ impl Out {
         for (width, percent) in [(4, 35), (8, 70), (16, 25), (64, 40)] {
             cases.push(Case::Bitmapped { width, rows: (20 << 10) / width, percent });
         }
-        for (case, way) in cases.into_iter().flat_map(|case| [Way::Copy, Way::Gather].map(|way| (case.clone(), way))) {
+        for (case, way) in
+            cases.into_iter().flat_map(|case| [Method::Copy, Method::Gather].map(|way| (case.clone(), way)))
+        {
             self.0.push(Point { case, way, gather_from: 0, warm: false, held_out: true });
         }
     }

@@ -137,7 +137,7 @@ impl Delivery {
                 Ok(_) => return Err(format!("{shape:?} by {way:?}: other messages came").into()),
                 Err(error) => {
                     let why = error.to_string();
-                    let forced = matches!(way, Some(Some(Force::Way(_)))) && why.contains("cannot carry");
+                    let forced = matches!(way, Some(Some(Force::Method(_)))) && why.contains("cannot carry");
                     let long = longest > REQUEST_BYTES as u64 && why.contains("longer than a request");
                     if !long && !forced {
                         return Err(format!("{shape:?} by {way:?}: {why}").into());
@@ -318,10 +318,10 @@ macro_rules! declared_tests {
         }
 
         fn ways() -> impl proptest::strategy::Strategy<Value = Option<Option<overside_planner::Force>>> {
-            use overside_planner::{Force, Way};
+            use overside_planner::{Force, Method};
             use proptest::prelude::*;
             let forced = prop_oneof![
-                $(Just(Force::Way(Way::$way)),)+
+                $(Just(Force::Method(Method::$way)),)+
                 (0u64..60).prop_map(Force::Threshold)
             ];
             prop_oneof![Just(None), Just(Some(None)), forced.prop_map(|force| Some(Some(force)))]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use harness::ReferenceHarness;
 use overside_conformance::declared::{BUFFERS, Delivery, REQUEST_BYTES, dealt, messages};
-use overside_planner::{Force, Terms, Way};
+use overside_planner::{Force, Method, Terms};
 use overside_reference::World;
 use overside_shape::{Bitmap, Column, Order, Run, Shape};
 use overside_transfer::{Balance, SharedTerms, Sharing};
@@ -35,7 +35,7 @@ fn tiles_cut_no_request_and_fewer_buffers_than_destinations_suffice() {
     for (destinations, tile_bytes) in [(2, 900), (2, 1 << 20), (BUFFERS + 5, 2000)] {
         let mut delivery = delivery(destinations);
         let shapes = hashed(3000, destinations as u64);
-        let view = Terms { force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let view = Terms { force: Some(Force::Method(Method::Copy)), ..Terms::default() };
         let terms = SharedTerms { tile_bytes, balance: Balance::Any, view, ..SharedTerms::default() };
         let came = delivery.send_shared(&shapes, &terms).unwrap();
         for ((shape, came), requests) in shapes.iter().zip(came).zip(delivery.requests()) {
@@ -58,13 +58,14 @@ fn rows_that_several_want_come_to_each_of_them() {
         let rows: Vec<u64> = (0..ROWS).filter(|row| belongs(*row, to)).map(|row| row * 20).collect();
         Shape::mapped(rows, &[Run::new(0, 8), Run::new(12, 4)]).unwrap()
     };
-    for (tile_bytes, way) in [900, 1 << 20].into_iter().flat_map(|tile| [Way::Copy, Way::Gather].map(|way| (tile, way)))
+    for (tile_bytes, way) in
+        [900, 1 << 20].into_iter().flat_map(|tile| [Method::Copy, Method::Gather].map(|way| (tile, way)))
     {
         let kinds: [&dyn Fn(u64) -> Shape; 2] = [&hashed, &listed];
         for kind in kinds {
             let mut delivery = delivery(4);
             let shapes: Vec<Arc<Shape>> = (0..4).map(|to| Arc::new(kind(to))).collect();
-            let view = Terms { force: Some(Force::Way(way)), ..Terms::default() };
+            let view = Terms { force: Some(Force::Method(way)), ..Terms::default() };
             let sharing = Sharing::Allowed;
             let terms = SharedTerms { tile_bytes, balance: Balance::Any, view, sharing };
             let came = delivery.send_shared(&shapes, &terms).unwrap();
@@ -86,9 +87,9 @@ fn values_of_a_dictionary_arrive_decoded() {
     for dictionary in [0, 4096] {
         let rows: Vec<u64> = codes.iter().map(|code| dictionary + u64::from(*code) * WIDTH).collect();
         let shape = Arc::new(Shape::mapped(rows, &[Run::new(0, WIDTH)]).unwrap());
-        for way in [Way::Copy, Way::Gather] {
+        for way in [Method::Copy, Method::Gather] {
             let mut delivery = delivery(1);
-            let came = delivery.send(&shape, Some(Some(Force::Way(way)))).unwrap();
+            let came = delivery.send(&shape, Some(Some(Force::Method(way)))).unwrap();
             let value = |code: &u8| {
                 let at = dictionary as usize + usize::from(*code) * WIDTH as usize;
                 delivery.memory()[at..at + WIDTH as usize].to_vec()

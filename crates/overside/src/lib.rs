@@ -42,7 +42,7 @@ pub use overside_volume as volume;
 pub use address::{Address, AddressError, Network};
 pub use builder::{Builder, RecoveredServer, at, at_each};
 pub use overside_ibv::{Device, DevicePort, devices as rdma_devices};
-pub use overside_planner::Way;
+pub use overside_planner::Method;
 pub use overside_transfer::{Batch, Buffers, Channel, Declared, Listener, Message, Scatter};
 pub use prices::Prices;
 pub use reach::reach;

@@ -124,7 +124,7 @@ impl Draft<'_> {
 mod tests {
     use super::*;
     use crate::planner::tests::{listed, planner};
-    use crate::{Bends, Curve, Profile, Terms, Way};
+    use crate::{Bends, Curve, Method, Profile, Terms};
 
     /// What a shape's plan says, whichever way it is laid out by hand.
     #[test]
@@ -136,7 +136,7 @@ mod tests {
                 let (mut copied, mut gathered) = (planner.draft(), planner.draft());
                 copied.pack(lens.len() as u64, lens.iter().sum());
                 lens.iter().for_each(|len| gathered.gather(*len));
-                for (draft, way) in [(copied, Way::Copy), (gathered, Way::Gather)] {
+                for (draft, way) in [(copied, Method::Copy), (gathered, Method::Gather)] {
                     let (ours, theirs) = (draft.price(1.0, goal).ns, plan.price(way).unwrap().ns);
                     assert!((ours - theirs).abs() < 0.01, "{way} of {lens:?}: {ours} and {theirs}");
                 }
@@ -183,14 +183,14 @@ mod tests {
             copied.pack(12, 12 * 512);
             (0..12).for_each(|_| gathered.gather(512));
             let ns = |draft: &Draft<'_>| draft.price(1.0, Goal::TotalCpu).ns;
-            if ns(&copied) < ns(&gathered) { Way::Copy } else { Way::Gather }
+            if ns(&copied) < ns(&gathered) { Method::Copy } else { Method::Gather }
         };
-        assert_eq!(cheaper(&planner(64, Profile::clone)), Way::Gather);
+        assert_eq!(cheaper(&planner(64, Profile::clone)), Method::Gather);
         let dear = Curve::new([(64, 300.0), (4096, 900.0)]).unwrap();
         let receive = |p: &Profile| Profile { bends: Bends { receive: dear.clone(), ..p.bends.clone() }, ..p.clone() };
-        assert_eq!(cheaper(&planner(64, receive)), Way::Copy, "fragments are dear to receive");
+        assert_eq!(cheaper(&planner(64, receive)), Method::Copy, "fragments are dear to receive");
         let send = |p: &Profile| Profile { bends: Bends { send: dear.clone(), ..p.bends.clone() }, ..p.clone() };
-        assert_eq!(cheaper(&planner(64, send)), Way::Copy, "fragments are dear to send");
+        assert_eq!(cheaper(&planner(64, send)), Method::Copy, "fragments are dear to send");
     }
 
     #[test]

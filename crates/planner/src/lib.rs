@@ -47,4 +47,4 @@ pub use plan::{Goal, Plan, Price};
 pub use planner::Planner;
 pub use profile::{Bends, Distance, Profile};
 pub use text::ProfileError;
-pub use view::{Force, PlanError, Terms, ViewPlan, Way};
+pub use view::{Force, Method, PlanError, Terms, ViewPlan};

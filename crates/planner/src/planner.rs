@@ -13,7 +13,7 @@ use crate::plan::Goal;
 use crate::profile::Profile;
 use crate::tables::{Ends, Ground, Tables};
 use crate::tally::{RANGES_AT_HAND, Range, Tally, start_of};
-use crate::view::{Force, PlanError, Terms, ViewPlan, Way};
+use crate::view::{Force, Method, PlanError, Terms, ViewPlan};
 
 /// A device as the planner sees it: made once, asked for every shape.
 #[derive(Clone, Debug)]
@@ -123,10 +123,10 @@ impl Planner {
         (plan.messages, plan.fragments) = (count, all.pieces as u64);
         (plan.bytes, plan.bundle_bytes) = (shape.bytes(), terms.bundle_bytes);
         let gathered = Part { gathered: all.pieces, ends: std::mem::take(&mut all.ends), ..Part::default() };
-        plan.prices[Way::Gather as usize] = self.priced(&load, &gathered, terms.goal, f64::INFINITY);
+        plan.prices[Method::Gather as usize] = self.priced(&load, &gathered, terms.goal, f64::INFINITY);
         let packing = self.packing(shape, &tally, &ground, Some(all.pack_ns));
         let part = Part { bytes: load.bytes, runs: 1.0, pack_ns: packing.ns(), ..all };
-        plan.prices[Way::Copy as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
+        plan.prices[Method::Copy as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
         self.price_thresholds(tally.ranges(), &moved, &load, all, terms, plan);
         self.price_inline(shape, packing.ns(), &load, terms, plan);
         self.price_declared(shape, &tally, &load, terms, plan);
@@ -166,7 +166,7 @@ impl Planner {
             let stands = forced.is_none_or(|first| first == Some(at));
             if stands && let Some(price) = self.priced(load, &part, terms.goal, known) {
                 known = price.ns;
-                plan.prices[Way::Mixture as usize] = Some(price);
+                plan.prices[Method::Mixture as usize] = Some(price);
                 plan.mixture_from = start_of(range.index);
             }
         }
@@ -179,7 +179,7 @@ impl Planner {
         let (send_ns, receive_ns) = self.profile.inline_ns(shape.bytes());
         let sender = self.profile.send_request_ns + packing + send_ns;
         let receiver = self.profile.receive_request_ns + receive_ns;
-        plan.prices[Way::Inline as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
+        plan.prices[Method::Inline as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
     }
 
     /// The description in a transmit buffer of the provider's, and the pack kernels at the other
@@ -199,7 +199,7 @@ impl Planner {
         let packing = self.packing(shape, tally, &Ground::of(shape, tally, false), None).ns();
         // The description is a request more, and is read twice: to be copied out, and to be checked.
         let receiver = (sends + 1.0) * profile.receive_request_ns + 2.0 * words + packing;
-        plan.prices[Way::Declared as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
+        plan.prices[Method::Declared as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));
     }
 
     /// One message as boxes over its fragments; the gaps' bytes go along.
@@ -223,7 +223,7 @@ impl Planner {
         }
         let part = Part { gathered: boxes.len() as f64, ends, ..Part::default() };
         let load = Load { bytes: bytes as f64, longest: bytes as f64, ..*load };
-        plan.prices[Way::Boxes as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
+        plan.prices[Method::Boxes as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
     }
 
     /// What a box costs at both ends together, the request being one more gather entry.
@@ -375,7 +375,7 @@ pub(crate) mod tests {
             };
             let least = lens.iter().copied().chain([0, u64::MAX]).filter_map(by_threshold).min_by(f64::total_cmp).unwrap();
             let found = plan.chosen().ns;
-            if plan.way() == Way::Inline {
+            if plan.way() == Method::Inline {
                 prop_assert!(found <= least + 0.01);
             } else {
                 prop_assert!((found - by_threshold(plan.gather_from()).unwrap()).abs() < 0.01, "the price is that of the plan");
@@ -393,10 +393,10 @@ pub(crate) mod tests {
             let planner = planner(16, Profile::clone);
             let terms = |force| Terms { goal, force: Some(force), ..Terms::default() };
             let shape = listed(&lens);
-            for way in [Way::Copy, Way::Gather] {
-                let plan = planner.plan(&shape, &terms(Force::Way(way))).unwrap();
+            for way in [Method::Copy, Method::Gather] {
+                let plan = planner.plan(&shape, &terms(Force::Method(way))).unwrap();
                 prop_assert_eq!(plan.way(), way);
-                let naive = naive(&planner, &lens, &vec![way == Way::Copy; lens.len()], goal).unwrap();
+                let naive = naive(&planner, &lens, &vec![way == Method::Copy; lens.len()], goal).unwrap();
                 prop_assert!((plan.chosen().ns - naive).abs() < 0.01);
             }
             let plan = planner.plan(&shape, &terms(Force::Threshold(from))).unwrap();
@@ -415,7 +415,7 @@ pub(crate) mod tests {
         let plan = planner(32, Profile::clone)
             .plan(&listed(&lens), &Terms { goal: Goal::TotalCpu, ..Terms::default() })
             .unwrap();
-        assert_eq!((plan.way(), plan.gather_from()), (Way::Mixture, 57_344));
+        assert_eq!((plan.way(), plan.gather_from()), (Method::Mixture, 57_344));
         let text = plan.to_string();
         assert!(text.starts_with("60192 bytes in 13 fragments: inline impossible, copy "), "{text}");
         assert!(text.contains("mixture from 57344 bytes") && text.ends_with("(chosen)"), "{text}");
@@ -429,10 +429,10 @@ pub(crate) mod tests {
         assert_eq!(planner.plan(&long, &terms), Err(PlanError::TooLong { bytes: 5000, max: 4096 }));
         let messages = long.messages_of(500).unwrap();
         assert_eq!(planner.plan(&messages, &terms).unwrap().messages(), 10, "each fits");
-        let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
+        let forced = Terms { force: Some(Force::Method(Method::Gather)), ..Terms::default() };
         let many = planner.plan(&listed(&[10; 5]), &forced);
-        assert_eq!(many, Err(PlanError::Impossible { way: Way::Gather, bytes: 50, fragments: 5 }));
-        let inline = Terms { request_bytes_max: 40, force: Some(Force::Way(Way::Inline)), ..Terms::default() };
+        assert_eq!(many, Err(PlanError::Impossible { way: Method::Gather, bytes: 50, fragments: 5 }));
+        let inline = Terms { request_bytes_max: 40, force: Some(Force::Method(Method::Inline)), ..Terms::default() };
         assert!(planner.plan(&Shape::contiguous(0, 50).unwrap().messages_of(25).unwrap(), &inline).is_err());
     }
 
@@ -441,9 +441,9 @@ pub(crate) mod tests {
         let planner = planner(64, Profile::clone);
         let shape = listed(&[50; 40]);
         let terms = Terms { goal: Goal::TotalCpu, ..Terms::default() };
-        assert_eq!(planner.plan(&shape, &terms).unwrap().price(Way::Boxes), None);
+        assert_eq!(planner.plan(&shape, &terms).unwrap().price(Method::Boxes), None);
         let allowed = planner.plan(&shape, &Terms { gaps_on_wire: true, ..terms }).unwrap();
-        assert!(allowed.price(Way::Boxes).unwrap().ns < allowed.price(Way::Gather).unwrap().ns);
+        assert!(allowed.price(Method::Boxes).unwrap().ns < allowed.price(Method::Gather).unwrap().ns);
     }
 
     #[test]
@@ -469,7 +469,8 @@ pub(crate) mod tests {
         let irregular = Shape::bitmapped(&[Column::dense(0, 4)], &some, Order::Rows).unwrap();
         // 2 ns a piece by the kernel for any runs; 0.5 ns by the other, or 0.1 ns a row and 0.2 a run.
         for (shape, ns) in [(strided, 1500.0), (bitmapped, 1500.0), (irregular, 1998.0 - 299.8 - 199.8)] {
-            let price = |planner: &Planner| planner.plan(&shape, &Terms::default()).unwrap().price(Way::Copy).unwrap();
+            let price =
+                |planner: &Planner| planner.plan(&shape, &Terms::default()).unwrap().price(Method::Copy).unwrap();
             let saved = price(&plain).sender_ns - price(&special).sender_ns;
             assert!((saved - ns).abs() < 2.0, "{ns} ns: {saved}");
         }
@@ -494,10 +495,10 @@ pub(crate) mod tests {
         let plan = |goal| device.plan(&shape, &Terms { goal, ..Terms::default() }).unwrap();
         // Copying: 1.4 µs here, little there. Gathering: 0.5 µs here, 2.6 µs there.
         for (goal, way) in [
-            (Goal::Throughput, Way::Copy),
-            (Goal::Latency, Way::Copy),
-            (Goal::TotalCpu, Way::Copy),
-            (Goal::SenderCpu, Way::Gather),
+            (Goal::Throughput, Method::Copy),
+            (Goal::Latency, Method::Copy),
+            (Goal::TotalCpu, Method::Copy),
+            (Goal::SenderCpu, Method::Gather),
         ] {
             assert_eq!(plan(goal).way(), way, "{goal:?}: {}", plan(goal));
         }
@@ -515,10 +516,10 @@ pub(crate) mod tests {
         });
         let plan = |goal| device.plan(&shape, &Terms { goal, ..Terms::default() }).unwrap();
         for (goal, way) in [
-            (Goal::Throughput, Way::Gather),
-            (Goal::Latency, Way::Copy),
-            (Goal::TotalCpu, Way::Copy),
-            (Goal::SenderCpu, Way::Gather),
+            (Goal::Throughput, Method::Gather),
+            (Goal::Latency, Method::Copy),
+            (Goal::TotalCpu, Method::Copy),
+            (Goal::SenderCpu, Method::Gather),
         ] {
             assert_eq!(plan(goal).way(), way, "{goal:?}: {}", plan(goal));
         }
@@ -534,7 +535,7 @@ pub(crate) mod tests {
         let price = |period| {
             let shape = Shape::strided(0, period, 1000, &[Run::new(0, 8)]).unwrap().one_message();
             let plan = planner(256, change).plan(&shape, &Terms::default()).unwrap();
-            plan.price(Way::Copy).unwrap().sender_ns
+            plan.price(Method::Copy).unwrap().sender_ns
         };
         let [near, between, far] = [16, 136, 4096].map(price);
         assert!((far - near - 4000.0).abs() < 1.0 && (between - near - 2000.0).abs() < 20.0, "{near} {between} {far}");
@@ -551,7 +552,7 @@ pub(crate) mod tests {
         };
         let price = |shape: Shape| {
             let plan = planner(256, change).plan(&shape.one_message(), &Terms::default()).unwrap();
-            plan.price(Way::Gather).unwrap().sender_ns
+            plan.price(Method::Gather).unwrap().sender_ns
         };
         let strided = |period| Shape::strided(0, period, 100, &[Run::new(0, 8)]).unwrap();
         let anywhere: Vec<Run> = (0..100).map(|i| Run::new(i * i * 100, 8)).collect();

@@ -262,7 +262,7 @@ const GAP_FAR: f64 = 1024.0;
 mod tests {
     use super::*;
     use crate::planner::tests::{listed, planner};
-    use crate::{Force, Goal, Planner, Terms, Way};
+    use crate::{Force, Goal, Method, Planner, Terms};
     use overside_shape::{Bitmap, Column, Order, Run, Shape};
 
     #[test]
@@ -278,11 +278,11 @@ mod tests {
         let both = planner(256, |p| Profile { elsewhere: Some(Box::new(far.clone())), ..at(60.0, 0.01)(p) });
         let way = |planner: &Planner| planner.plan(&listed(&[200; 30]), &Terms::default()).unwrap().way();
         for (seen, expected, line_ns) in [
-            (None, Way::Copy, 60.0),
-            (Some(20.0), Way::Copy, 60.0),
-            (Some(100.0), Way::Copy, 60.0),
-            (Some(130.0), Way::Gather, 220.0),
-            (Some(9e9), Way::Gather, 220.0),
+            (None, Method::Copy, 60.0),
+            (Some(20.0), Method::Copy, 60.0),
+            (Some(100.0), Method::Copy, 60.0),
+            (Some(130.0), Method::Gather, 220.0),
+            (Some(9e9), Method::Gather, 220.0),
         ] {
             assert_eq!((way(both.at(seen)), both.at(seen).profile().bends.line_ns), (expected, line_ns), "{seen:?}");
             assert_eq!(both.profile().at(seen), both.at(seen).profile());
@@ -305,7 +305,7 @@ mod tests {
         };
         let price = |bytes: u64| {
             let shape = Shape::strided(0, 1 << 20, 2, &[Run::new(0, bytes)]).unwrap().one_message();
-            let forced = Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() };
+            let forced = Terms { force: Some(Force::Method(Method::Gather)), ..Terms::default() };
             (planner(256, change).plan(&shape, &forced).unwrap().chosen().receiver_ns - 80.0) / 2.0
         };
         for (bytes, ns) in [(4096, 280.0), (1 << 16, 1980.0), (1 << 17, 3793.3)] {
@@ -370,7 +370,7 @@ mod tests {
             .flat_map(|goal| [false, true].map(|warm| Terms { goal, warm, ..Terms::default() }))
             .collect();
         let shapes = shapes();
-        let plans = |bends: &Bends| -> Vec<(Way, u64)> {
+        let plans = |bends: &Bends| -> Vec<(Method, u64)> {
             let device = planner(256, |p| Profile { bends: bends.clone(), ..p.clone() });
             let plans = shapes.iter().flat_map(|shape| all.iter().map(|terms| device.plan(shape, terms).unwrap()));
             plans.map(|plan| (plan.way(), plan.gather_from())).collect()

@@ -5,7 +5,7 @@ use overside_shape::{OneTable, Shape};
 use crate::packing::Packing;
 use crate::plan::{Goal, Price};
 use crate::planner::Planner;
-use crate::view::{PlanError, Terms, ViewPlan, Way};
+use crate::view::{Method, PlanError, Terms, ViewPlan};
 
 impl Planner {
     /// Plans shapes that lie in the same cache lines and are sent together. The end that makes a
@@ -87,10 +87,10 @@ impl Planner {
 
     /// The first pass is a full one, which all that are packed share in.
     fn lead(&self, plans: &mut [ViewPlan], passes: &[Packing], goal: Goal) {
-        let packed = || plans.iter().zip(passes).filter(|(plan, _)| plan.way() == Way::Copy);
+        let packed = || plans.iter().zip(passes).filter(|(plan, _)| plan.way() == Method::Copy);
         let longest = packed().map(|(_, packing)| packing.pass_ns).fold(0.0, f64::max);
         let share = longest * (1.0 - PASS_AGAIN) / packed().count().max(1) as f64;
-        for plan in plans.iter_mut().filter(|plan| plan.way() == Way::Copy) {
+        for plan in plans.iter_mut().filter(|plan| plan.way() == Method::Copy) {
             self.charge(plan, goal, share);
         }
     }
@@ -98,7 +98,7 @@ impl Planner {
     /// So many nanoseconds more for the sender where it packs.
     fn charge(&self, plan: &mut ViewPlan, goal: Goal, ns: f64) {
         let bytes = plan.bytes as f64;
-        if let Some(price) = &mut plan.prices[Way::Copy as usize] {
+        if let Some(price) = &mut plan.prices[Method::Copy as usize] {
             *price = self.weighed((price.sender_ns + ns).max(0.0), price.receiver_ns, bytes, goal);
         }
     }
@@ -163,21 +163,21 @@ mod tests {
     fn few_receivers_read_the_table_and_many_do_not() {
         let terms = Terms { goal: Goal::TotalCpu, ..Terms::default() };
         let ways = |of| plans(of, &terms).iter().map(ViewPlan::way).collect::<Vec<_>>();
-        assert_eq!(ways(1), [Way::Declared]);
-        assert_eq!(ways(2), [Way::Declared; 2]);
-        assert_eq!(ways(8), [Way::Copy; 8]);
+        assert_eq!(ways(1), [Method::Declared]);
+        assert_eq!(ways(2), [Method::Declared; 2]);
+        assert_eq!(ways(8), [Method::Copy; 8]);
         // One by one each would be declared, whatever the others are.
         let shapes = dealt(8);
-        assert!(shapes.iter().all(|shape| device().plan(shape, &terms).unwrap().way() == Way::Declared));
+        assert!(shapes.iter().all(|shape| device().plan(shape, &terms).unwrap().way() == Method::Declared));
         // A sender that is all that counts lets the receivers work; those of many rows at once are not slower than it.
         for goal in [Goal::SenderCpu, Goal::Throughput] {
-            assert!(plans(8, &Terms { goal, ..terms }).iter().all(|plan| plan.way() == Way::Declared), "{goal:?}");
+            assert!(plans(8, &Terms { goal, ..terms }).iter().all(|plan| plan.way() == Method::Declared), "{goal:?}");
         }
     }
 
     #[test]
     fn together_the_table_is_paid_once() {
-        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Method(Method::Copy)), ..Terms::default() };
         let shapes = dealt(8);
         let apart: f64 = shapes.iter().map(|shape| device().plan(shape, &forced).unwrap().chosen().ns).sum();
         let together: f64 = plans(8, &forced).iter().map(|plan| plan.chosen().ns).sum();
@@ -192,7 +192,7 @@ mod tests {
         let plain = device();
         let bends = Bends { deal_value_ns: 0.6, ..plain.profile().bends.clone() };
         let dealing = Planner::new(plain.capabilities().clone(), Profile { bends, ..plain.profile().clone() });
-        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Method(Method::Copy)), ..Terms::default() };
         let price = |planner: &Planner, of| {
             let shapes = dealt(of);
             let plans = planner.plan_together(&shapes.iter().collect::<Vec<_>>(), &forced).unwrap();
@@ -213,7 +213,7 @@ mod tests {
         // Dealing is next to nothing here, so who prices it chooses it.
         let bends = Bends { deal_value_ns: 0.01, ..plain.profile().bends.clone() };
         let dealing = Planner::new(plain.capabilities().clone(), Profile { bends, ..plain.profile().clone() });
-        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Way(Way::Copy)), ..Terms::default() };
+        let forced = Terms { goal: Goal::TotalCpu, force: Some(Force::Method(Method::Copy)), ..Terms::default() };
         let some = dealt(2);
         // Everybody gets the same rows.
         let shapes = [&some[0]; 8];

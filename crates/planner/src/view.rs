@@ -6,7 +6,7 @@ use crate::plan::{Goal, Price};
 
 /// A way of sending a shape's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Method {
     /// The bytes ride in the descriptor.
     Inline,
     /// Packed into a transmit buffer first.
@@ -45,7 +45,7 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
     /// This way; a mixture at its best threshold.
-    Way(Way),
+    Method(Method),
     /// Fragments of so many bytes and more are gathered, shorter ones packed, whatever it costs.
     Threshold(u64),
 }
@@ -69,7 +69,7 @@ pub enum PlanError {
     )]
     Impossible {
         /// The way.
-        way: Way,
+        way: Method,
         /// Bytes in all.
         bytes: u64,
         /// Fragments in all.
@@ -80,9 +80,9 @@ pub enum PlanError {
 /// What was chosen for a shape, at what price, and the prices turned down. Prints all of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ViewPlan {
-    pub(crate) way: Way,
+    pub(crate) way: Method,
     pub(crate) gather_from: u64,
-    pub(crate) prices: [Option<Price>; Way::ALL.len()],
+    pub(crate) prices: [Option<Price>; Method::ALL.len()],
     pub(crate) mixture_from: u64,
     /// A forced threshold that no fragment stays below.
     pub(crate) all_gathered: bool,
@@ -92,18 +92,19 @@ pub struct ViewPlan {
     pub(crate) bundle_bytes: u64,
 }
 
-impl Way {
+impl Method {
     /// In the order of their prices.
-    pub const ALL: [Way; 6] = [Way::Inline, Way::Copy, Way::Gather, Way::Mixture, Way::Boxes, Way::Declared];
+    pub const ALL: [Method; 6] =
+        [Method::Inline, Method::Copy, Method::Gather, Method::Mixture, Method::Boxes, Method::Declared];
 }
 
 /// Of nothing, and nothing priced.
 impl Default for ViewPlan {
     fn default() -> Self {
         Self {
-            way: Way::Copy,
+            way: Method::Copy,
             gather_from: u64::MAX,
-            prices: [None; Way::ALL.len()],
+            prices: [None; Method::ALL.len()],
             mixture_from: u64::MAX,
             all_gathered: false,
             messages: 0,
@@ -129,7 +130,7 @@ impl Default for Terms {
 
 impl ViewPlan {
     /// The way.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> Method {
         self.way
     }
 
@@ -140,7 +141,7 @@ impl ViewPlan {
     }
 
     /// The price of a way for all messages; none where it cannot be done.
-    pub fn price(&self, way: Way) -> Option<Price> {
+    pub fn price(&self, way: Method) -> Option<Price> {
         self.prices[way as usize]
     }
 
@@ -169,25 +170,27 @@ impl ViewPlan {
     /// The cheapest way, or the forced one.
     pub(crate) fn choose(&mut self, force: Option<Force>) -> Result<(), PlanError> {
         let way = match force {
-            Some(Force::Way(way)) => Some(way),
+            Some(Force::Method(way)) => Some(way),
             // A threshold below or above all fragments is one of the plain ways; so is one that no request can hold.
-            Some(Force::Threshold(_)) if self.all_gathered && self.price(Way::Gather).is_some() => Some(Way::Gather),
-            Some(Force::Threshold(_)) if self.mixture_from != u64::MAX => Some(Way::Mixture),
-            Some(Force::Threshold(_)) => Some(Way::Copy),
+            Some(Force::Threshold(_)) if self.all_gathered && self.price(Method::Gather).is_some() => {
+                Some(Method::Gather)
+            }
+            Some(Force::Threshold(_)) if self.mixture_from != u64::MAX => Some(Method::Mixture),
+            Some(Force::Threshold(_)) => Some(Method::Copy),
             None => {
-                let priced = Way::ALL.into_iter().filter_map(|way| Some((way, self.prices[way as usize]?.ns)));
+                let priced = Method::ALL.into_iter().filter_map(|way| Some((way, self.prices[way as usize]?.ns)));
                 priced.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(way, _)| way)
             }
         };
-        self.way = way.unwrap_or(Way::Copy);
+        self.way = way.unwrap_or(Method::Copy);
         if self.prices[self.way as usize].is_none() {
             let (way, bytes, fragments) = (self.way, self.bytes, self.fragments);
             return Err(PlanError::Impossible { way, bytes, fragments });
         }
         self.gather_from = match self.way {
-            Way::Inline | Way::Copy | Way::Declared => u64::MAX,
-            Way::Gather | Way::Boxes => 0,
-            Way::Mixture => self.mixture_from,
+            Method::Inline | Method::Copy | Method::Declared => u64::MAX,
+            Method::Gather | Method::Boxes => 0,
+            Method::Mixture => self.mixture_from,
         };
         Ok(())
     }
@@ -199,9 +202,9 @@ impl fmt::Display for ViewPlan {
         if self.messages != 1 {
             write!(f, " of {} messages", self.messages)?;
         }
-        for (way, separator) in Way::ALL.into_iter().zip([": ", ", ", ", ", ", ", ", ", ", "]) {
+        for (way, separator) in Method::ALL.into_iter().zip([": ", ", ", ", ", ", ", ", ", ", "]) {
             let name = |f: &mut fmt::Formatter<'_>| match way {
-                Way::Mixture if self.mixture_from != u64::MAX => {
+                Method::Mixture if self.mixture_from != u64::MAX => {
                     write!(f, "{separator}{way} from {} bytes", self.mixture_from)
                 }
                 _ => write!(f, "{separator}{way}"),
@@ -212,7 +215,7 @@ impl fmt::Display for ViewPlan {
                     write!(f, " {:.2} µs", price.ns / 1000.0)?;
                 }
                 // What nobody asked for is not said to be impossible.
-                None if matches!(way, Way::Mixture | Way::Boxes | Way::Declared) => continue,
+                None if matches!(way, Method::Mixture | Method::Boxes | Method::Declared) => continue,
                 None => write!(f, "{separator}{way} impossible")?,
             }
             if way == self.way {
@@ -223,15 +226,15 @@ impl fmt::Display for ViewPlan {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Way::Inline => "inline",
-            Way::Copy => "copy",
-            Way::Gather => "gather",
-            Way::Mixture => "mixture",
-            Way::Boxes => "boxes",
-            Way::Declared => "declared",
+            Method::Inline => "inline",
+            Method::Copy => "copy",
+            Method::Gather => "gather",
+            Method::Mixture => "mixture",
+            Method::Boxes => "boxes",
+            Method::Declared => "declared",
         })
     }
 }

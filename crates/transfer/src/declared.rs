@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use overside_planner::{Price, ViewPlan, Way};
+use overside_planner::{Method, Price, ViewPlan};
 use overside_verbs::declared::Region;
 
 /// A shape over a buffer with the plan for sending it. It prints the plan, with the prices turned
@@ -18,12 +18,12 @@ pub struct Declared {
 
 impl Declared {
     /// How it will be sent.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> Method {
         self.plan.way()
     }
 
     /// What each way costs on this device; none where it cannot be done.
-    pub fn price(&self, way: Way) -> Option<Price> {
+    pub fn price(&self, way: Method) -> Option<Price> {
         self.plan.price(way)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use overside_memory::pack::{Packer, pack as pack_into, pack_runs};
 use overside_memory::{Buffer, Part, Pool, View};
-use overside_planner::{Capabilities, PlanError, Terms, ViewPlan, Way};
+use overside_planner::{Capabilities, Method, PlanError, Terms, ViewPlan};
 use overside_shape::{Messages, Run, Shape};
 use overside_verbs::declared::Region;
 use overside_verbs::declared::bundle::{Framing, LENGTH_BYTES, first, write_lengths};
@@ -23,7 +23,7 @@ use crate::error::{DeclareError, Error};
 pub struct DeclaredSend {
     id: u64,
     region: Region,
-    way: Way,
+    way: Method,
     limits: Limits,
     inline_max: usize,
     /// The first message that is not in a request yet.
@@ -100,9 +100,9 @@ impl DeclaredSend {
             let error = PlanError::TooLong { bytes: longest, max: bytes_max };
             return Err(DeclareError::Plan { field: "the region".into(), error });
         }
-        let way = match plan.map_or(Way::Gather, ViewPlan::way) {
+        let way = match plan.map_or(Method::Gather, ViewPlan::way) {
             // Nobody else can read what no peer can map.
-            Way::Declared if region.memory().segment().fd().is_none() => Way::Copy,
+            Method::Declared if region.memory().segment().fd().is_none() => Method::Copy,
             way => way,
         };
         let gather_from = plan.map_or(0, ViewPlan::gather_from);
@@ -135,7 +135,7 @@ impl DeclaredSend {
 
     /// Transmit buffers must hold a request, with the lengths in front of it.
     pub(crate) fn check(&self, pool: &Pool) -> Result<(), DeclareError> {
-        if self.way == Way::Declared {
+        if self.way == Method::Declared {
             return Ok(());
         }
         let messages = self.region.shape().messages();
@@ -216,16 +216,16 @@ impl DeclaredSend {
         let rest = all.slice(self.next..self.until);
         let made = match self.way {
             // All of it at once: its description says how the rest goes on.
-            Way::Declared => {
+            Method::Declared => {
                 let taken = all.count() - self.next;
                 (self.next, self.until) = (all.count(), all.count());
                 let bundle_bytes = self.limits.bytes_max.max(self.limits.longest);
                 self.put(WorkRequest::send_region(self.id, self.region.clone(), bundle_bytes), taken);
                 return true;
             }
-            Way::Copy => self.packed(&rest, pool),
-            Way::Inline => self.inline(&rest, pool),
-            Way::Gather | Way::Mixture | Way::Boxes => match by_entries(&rest, &self.limits, &mut self.runs) {
+            Method::Copy => self.packed(&rest, pool),
+            Method::Inline => self.inline(&rest, pool),
+            Method::Gather | Method::Mixture | Method::Boxes => match by_entries(&rest, &self.limits, &mut self.runs) {
                 Some(taken) => self.gathered(&rest.slice(0..taken), pool).map(|request| (taken, request)),
                 // One message has more entries than a gather list: it is packed.
                 None => self.packed(&rest.slice(0..1), pool),
@@ -247,7 +247,7 @@ impl DeclaredSend {
     /// Whether it is packed and its messages are of one length: requests are filled stretch by
     /// stretch then.
     pub(crate) fn fills(&self) -> bool {
-        self.way == Way::Copy && matches!(Framing::of(&self.region.shape().messages()), Framing::Uniform(_))
+        self.way == Method::Copy && matches!(Framing::of(&self.region.shape().messages()), Framing::Uniform(_))
     }
 
     /// Packs a stretch of what `packer` has left into the buffer in hand, or into a new one; false

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Segment};
-use overside_planner::{Force, Goal, Profile, Terms, Way};
+use overside_planner::{Force, Goal, Method, Profile, Terms};
 use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
 use overside_transfer::{Buffers, Channel, Error, Listener, Options, Scatter, Sharing};
 use overside_verbs::VerbsError;
@@ -72,7 +72,7 @@ fn messages_of_every_kind_of_region_arrive_one_by_one() {
         let (mut here, mut there) = pair(transport);
         let memory = patterned(here.allocate(32 << 10).unwrap());
         for shape in shapes().into_iter().map(Arc::new) {
-            let ways = [None, Some(Force::Way(Way::Copy)), Some(Force::Threshold(64)), Some(Force::Threshold(1))];
+            let ways = [None, Some(Force::Method(Method::Copy)), Some(Force::Threshold(64)), Some(Force::Threshold(1))];
             for force in ways {
                 here.set_terms(Terms { force, ..Terms::default() });
                 let declared = here.declare(&memory, &shape).unwrap();
@@ -265,7 +265,7 @@ fn a_send_without_room_is_kept_and_the_next_is_refused_whole() {
         let (mut here, mut there) = pair(transport);
         let memory = patterned(here.allocate(1 << 20).unwrap());
         // Packed into four transmit buffers, so there is no room for more.
-        here.set_terms(Terms { force: Some(Force::Way(Way::Copy)), ..Terms::default() });
+        here.set_terms(Terms { force: Some(Force::Method(Method::Copy)), ..Terms::default() });
         let within = Duration::from_millis(100);
         let declared = here.declare(&memory, &long_messages()).unwrap();
         let Err(Error::Unsent { missing, .. }) = here.send(&declared, within) else { panic!("{transport}: sent") };
@@ -374,7 +374,7 @@ fn a_channel_that_is_dropped_in_mid_flight_gives_its_memory_back() {
     for transport in TRANSPORTS {
         let (mut here, there) = pair(transport);
         let memory = patterned(here.allocate(1 << 20).unwrap());
-        for force in [Some(Force::Way(Way::Copy)), None] {
+        for force in [Some(Force::Method(Method::Copy)), None] {
             here.set_terms(Terms { force, ..Terms::default() });
             let declared = here.declare(&memory, &long_messages()).unwrap();
             let sent = here.send(&declared, Duration::from_millis(50));
@@ -393,7 +393,7 @@ fn a_channel_that_is_dropped_in_mid_flight_gives_its_memory_back() {
 fn memory_of_somebody_else_is_refused_and_not_waited_for() {
     let (mut here, mut there) = pair("shm");
     let strange = Arc::new(Segment::shared(4096).unwrap().carve(4096).pop().unwrap());
-    here.set_terms(Terms { force: Some(Force::Way(Way::Gather)), ..Terms::default() });
+    here.set_terms(Terms { force: Some(Force::Method(Method::Gather)), ..Terms::default() });
     let shape = Arc::new(Shape::list(&[Run::new(0, 2000), Run::new(2048, 2000)]).unwrap());
     let declared = here.declare(&strange, &shape).unwrap();
     let error = here.send(&declared, PATIENCE).unwrap_err();

@@ -23,7 +23,7 @@ use cells::Cell;
 use deciding::Deciding;
 use overside::{
     memory::{Buffer, Pool},
-    planner::{Planner, Terms, ViewPlan, Way},
+    planner::{Method, Planner, Terms, ViewPlan},
     shape::Shape,
 };
 use serde::Serialize;
@@ -224,7 +224,7 @@ fn place_of(kinds: &mut Vec<ViewPlan>, plan: ViewPlan, shape: &Shape) -> usize {
 
 fn alternative(plan: &ViewPlan, rates: &[f64]) -> Alternative {
     let way = match plan.way() {
-        Way::Mixture => format!("gather from {} B", plan.gather_from()),
+        Method::Mixture => format!("gather from {} B", plan.gather_from()),
         way => way.to_string(),
     };
     let price = plan.chosen();

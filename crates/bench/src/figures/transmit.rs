@@ -149,7 +149,7 @@ impl Side for Transmit {
         self.runs.extend((0..self.per_send).map(|_| self.records[to].take()));
         // Prices this very send, as a user of the planner would. Who only gathers makes the entries alone.
         let packs = self.way == TransmitWay::Auto
-            && self.planner.plan(&Shape::list(&self.runs)?, &self.terms)?.way() != planner::Way::Gather;
+            && self.planner.plan(&Shape::list(&self.runs)?, &self.terms)?.way() != planner::Method::Gather;
         let memory = self.records[to].memory();
         let view = match room {
             Some(mut buffer) if packs => {

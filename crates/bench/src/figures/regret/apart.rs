@@ -70,8 +70,8 @@ pub fn prices_apart(capabilities: &Capabilities, one: &Profile, other: &Profile)
         if !super::same(&first, &second, shape) {
             chosen_differently += 1;
             let way = match first.way() {
-                overside::planner::Way::Mixture => overside::planner::Force::Threshold(first.gather_from()),
-                way => overside::planner::Force::Way(way),
+                overside::planner::Method::Mixture => overside::planner::Force::Threshold(first.gather_from()),
+                way => overside::planner::Force::Method(way),
             };
             let as_first = planners[1].plan(shape, &Terms { force: Some(way), ..terms })?;
             losses.push(1.0 - second.chosen().ns / as_first.chosen().ns.max(1.0));

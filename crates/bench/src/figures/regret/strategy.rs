@@ -7,7 +7,7 @@ use crate::{
 use anyhow::Result;
 use overside::{
     memory::{Buffer, Pool},
-    planner::{Force, Planner, Terms, ViewPlan, Way},
+    planner::{Force, Method, Planner, Terms, ViewPlan},
     shape::Shape,
     transfer::{DeclaredSend, Region},
     verbs::{CompletionQueue, QueuePair},
@@ -39,8 +39,8 @@ impl Fixed {
 
     pub(super) fn force(self) -> Force {
         match self {
-            Fixed::Copy => Force::Way(Way::Copy),
-            Fixed::Gather => Force::Way(Way::Gather),
+            Fixed::Copy => Force::Method(Method::Copy),
+            Fixed::Gather => Force::Method(Method::Gather),
             Fixed::Threshold(bytes) => Force::Threshold(bytes),
         }
     }
