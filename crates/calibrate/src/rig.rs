@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overside_memory::pack::{Dealer, Place};
+use overside_memory::pack::{Dealer, RowBuffer};
 use overside_memory::{Buffer, ForeignRange, Pool, View};
 use overside_planner::{Planner, ViewPlan};
 use overside_shape::{Bitmap, Column, Order, Run, Shape};
@@ -258,10 +258,10 @@ impl Rig {
                 dealer.resume(0);
             }
             let before = dealer.row();
-            let mut places: Vec<Place<'_>> = buffers
+            let mut places: Vec<RowBuffer<'_>> = buffers
                 .iter_mut()
                 .zip(&used)
-                .map(|(buffers, (at, rows))| Place { room: &mut buffers[*at][..DEALT_BYTES], rows: *rows })
+                .map(|(buffers, (at, rows))| RowBuffer { room: &mut buffers[*at][..DEALT_BYTES], rows: *rows })
                 .collect();
             dealer.deal(&mut places);
             dealt += dealer.row() - before;

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use overside_memory::kernels::{Kernel, copy};
-use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack_with};
+use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, RowBuffer, pack_with};
 use overside_shape::{Bitmap, Column, Frequency, Mask, Order, Run, Shape, shared_tiles};
 
 /// A named side of a comparison.
@@ -289,10 +289,10 @@ fn deal(rows: u64, rounds: usize) {
                 let mut dealer = Dealer::with(kernel, memory, refs).unwrap().unwrap();
                 let (mut buffer, mut used) = ([0; OF], [0; OF]);
                 while !dealer.is_done() {
-                    let mut places: Vec<Place<'_>> = rings
+                    let mut places: Vec<RowBuffer<'_>> = rings
                         .chunks_exact_mut(RING)
                         .enumerate()
-                        .map(|(i, ring)| Place { room: &mut ring[buffer[i]], rows: used[i] })
+                        .map(|(i, ring)| RowBuffer { room: &mut ring[buffer[i]], rows: used[i] })
                         .collect();
                     dealer.deal(&mut places);
                     for (i, place) in places.iter().enumerate() {

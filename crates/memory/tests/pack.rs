@@ -5,7 +5,7 @@ mod cases;
 
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
-use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, Place, pack, pack_periods, pack_runs, pack_with};
+use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, RowBuffer, pack, pack_periods, pack_runs, pack_with};
 use overside_shape::{Bitmap, Column, Level, Mask, Messages, Order, Run, Shape, ShapeKind};
 use proptest::prelude::*;
 
@@ -154,7 +154,7 @@ fn a_place_that_says_more_than_it_has_room_for_is_refused() {
             return;
         };
         let mut room = [0; 7];
-        let deal = || dealer.deal(&mut [Place { room: &mut room, rows: said }]);
+        let deal = || dealer.deal(&mut [RowBuffer { room: &mut room, rows: said }]);
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(deal)).is_err(), "{said} rows");
     }
 }
@@ -428,10 +428,10 @@ proptest! {
             let mut done = vec![0usize; shapes.len()];
             let mut turn = 0;
             while !dealer.is_done() {
-                let mut places: Vec<Place<'_>> = out.iter_mut().zip(&done).enumerate().map(|(i, (out, done))| {
+                let mut places: Vec<RowBuffer<'_>> = out.iter_mut().zip(&done).enumerate().map(|(i, (out, done))| {
                     let left = (out.len() - 9) / row_bytes - done;
                     let room = rooms[(i + turn) % rooms.len()].min(left);
-                    Place { room: &mut out[done * row_bytes..][..room * row_bytes], rows: 0 }
+                    RowBuffer { room: &mut out[done * row_bytes..][..room * row_bytes], rows: 0 }
                 }).collect();
                 dealer.deal(&mut places);
                 let rows: Vec<usize> = places.iter().map(|place| place.rows).collect();
@@ -459,7 +459,7 @@ proptest! {
         let Some(mut dealer) = dealer else { return Ok(()) };
         let mut out = [vec![0; shapes[0].bytes() as usize], vec![0; shapes[1].bytes() as usize]];
         let [a, b] = &mut out;
-        dealer.deal(&mut [Place { room: a, rows: 0 }, Place { room: b, rows: 0 }]);
+        dealer.deal(&mut [RowBuffer { room: a, rows: 0 }, RowBuffer { room: b, rows: 0 }]);
         for (shape, out) in shapes.iter().zip(&out) {
             let mut expected = vec![0; shape.bytes() as usize];
             pack(&memory, &shape.messages(), &mut expected).unwrap();

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use overside_memory::pack::{Dealer, Packer, Place};
+use overside_memory::pack::{Dealer, Packer, RowBuffer};
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
 use overside_shape::{Messages, OneTable, Overlap, Run, Shape, shared_byte};
@@ -236,11 +236,11 @@ impl SharedSend {
         let together = together(pool, regions.len());
         let mut starved = false;
         while !dealer.is_done() && !starved {
-            let mut places: Vec<Place<'_>> = Vec::with_capacity(regions.len());
+            let mut places: Vec<RowBuffer<'_>> = Vec::with_capacity(regions.len());
             for part in self.parts.iter_mut().filter(|part| part.wants()) {
                 let room = if part.send.left() > 0 { part.send.room(pool) } else { Some(&mut [][..]) };
                 starved |= room.is_none();
-                places.push(Place { room: room.unwrap_or_default(), rows: 0 });
+                places.push(RowBuffer { room: room.unwrap_or_default(), rows: 0 });
             }
             dealer.deal(&mut places);
             let rows: Vec<usize> = places.into_iter().map(|place| place.rows).collect();

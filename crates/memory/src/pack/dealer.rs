@@ -27,7 +27,7 @@ pub struct Dealer<'a> {
 
 /// Where a destination's rows go.
 #[derive(Debug)]
-pub struct Place<'b> {
+pub struct RowBuffer<'b> {
     /// The room; rows are written from its start on.
     pub room: &'b mut [u8],
     /// Rows written so far.
@@ -100,7 +100,7 @@ impl<'a> Dealer<'a> {
     /// # Panics
     /// When there are not as many places as destinations, or one of them says that it has more rows
     /// than it has room for.
-    pub fn deal(&mut self, places: &mut [Place<'_>]) {
+    pub fn deal(&mut self, places: &mut [RowBuffer<'_>]) {
         assert_eq!(places.len(), self.parts.len(), "a place for each destination");
         let row_bytes = self.row_bytes();
         assert!(places.iter().all(|place| place.rows <= place.room.len() / row_bytes), "rows beyond a place's room");
@@ -128,15 +128,16 @@ impl<'a> Dealer<'a> {
     /// Whether each has room for its rows of the block, and for what a vector writes behind the
     /// last.
     #[inline]
-    fn fits(&self, places: &[Place<'_>]) -> bool {
+    fn fits(&self, places: &[RowBuffer<'_>]) -> bool {
         let row_bytes = self.row_bytes();
-        let room =
-            |(place, count): (&Place<'_>, &usize)| (place.rows + count) * row_bytes + VECTOR_BYTES <= place.room.len();
+        let room = |(place, count): (&RowBuffer<'_>, &usize)| {
+            (place.rows + count) * row_bytes + VECTOR_BYTES <= place.room.len()
+        };
         places.iter().zip(&self.counts).fold(true, |all, each| all & room(each))
     }
 
     /// Whole blocks, the one at hand first, as long as there is room for all of the next.
-    fn deal_blocks(&mut self, mut block: u64, places: &mut [Place<'_>]) {
+    fn deal_blocks(&mut self, mut block: u64, places: &mut [RowBuffer<'_>]) {
         let row_bytes = self.row_bytes();
         let mut sink = std::mem::MaybeUninit::<[u8; 64 * VALUE_BYTES as usize * COLUMNS_MAX + VECTOR_BYTES]>::uninit();
         // One more, where rows go that nobody wants.
@@ -165,7 +166,7 @@ impl<'a> Dealer<'a> {
 
     /// Rows of the block one by one, up to the first that finds no room; whether that was all of
     /// them.
-    fn deal_some(&mut self, block: u64, places: &mut [Place<'_>]) -> bool {
+    fn deal_some(&mut self, block: u64, places: &mut [RowBuffer<'_>]) -> bool {
         let row_bytes = self.row_bytes();
         let mut until = 64;
         for ((place, word), count) in places.iter().zip(&self.words).zip(&self.counts) {

@@ -49,7 +49,7 @@ use smallvec::SmallVec;
 
 use crate::MemoryError;
 use copy::run;
-pub use dealer::{Dealer, Place};
+pub use dealer::{Dealer, RowBuffer};
 pub use kernel::PackKernel;
 pub use packer::Packer;
 use pieces::pieces;
