@@ -7,7 +7,7 @@ use overside_verbs::{Lender, Loan, SpareLoan};
 
 use crate::channel::Channel;
 use crate::control::{OwnControl, PeerControl};
-use crate::doorbell::{Bell, News, OwnRing, PeerWords, Ring};
+use crate::doorbell::{Doorbell, News, OwnRing, PeerWords, Ring};
 use crate::provider::Shared;
 use crate::ring::Word;
 
@@ -29,7 +29,7 @@ struct Returns {
     out: u32,
     /// Returns written, ever.
     written: u64,
-    bell: Bell,
+    bell: Doorbell,
     /// How many had been written when this side last waited for more.
     waited: u64,
     /// Memory for loans: no more than were out at once.

@@ -123,7 +123,7 @@ impl Channel {
     /// Wakes the peer. When the socket is full, the peer has something to wake up for already.
     pub(crate) fn ring(&self) {
         let mut bytes = [0; BYTES_MAX];
-        let len = Message::Bell.encode(&mut bytes);
+        let len = Message::Doorbell.encode(&mut bytes);
         let _ = socket::send(&self.socket, &bytes[..len], None);
     }
 

@@ -99,11 +99,11 @@ pub(crate) enum Ring {
 
 /// The publisher's memory of whom it woke.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Doorbell {
     rung: u64,
 }
 
-impl Bell {
+impl Doorbell {
     /// To be called after publishing: how to wake the peer, if it sleeps, waits for that and was
     /// not woken from this sleep yet.
     #[inline]
@@ -376,7 +376,7 @@ mod tests {
                             None => own.stamp(0),
                         }
                         let news = if word == Some(Word::Consumed) { CONSUMED_ONE } else { News::All };
-                        Bell::default().wanted(&*own, &*peer, news)
+                        Doorbell::default().wanted(&*own, &*peer, news)
                     });
                     let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, by_word);
                     let rang = publisher.join().unwrap();
@@ -396,7 +396,7 @@ mod tests {
             let (own, peer) = (ours.clone(), theirs.clone());
             let publisher = loom::thread::spawn(move || {
                 own.store(Word::Consumed, 1);
-                let mut bell = Bell::default();
+                let mut bell = Doorbell::default();
                 bell.glance(&*peer, CONSUMED_ONE).or_else(|| bell.wanted(&*own, &*peer, CONSUMED_ONE))
             });
             let slept = Sleep::default().arm(&*theirs, &*ours, QUIET, false);
@@ -412,7 +412,7 @@ mod tests {
             let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
             let (own, peer) = (ours.clone(), theirs.clone());
             let publisher = loom::thread::spawn(move || {
-                let mut bell = Bell::default();
+                let mut bell = Doorbell::default();
                 [1, 2].map(|consumed| {
                     own.store(Word::Consumed, consumed);
                     bell.wanted(&*own, &*peer, News::Consumed { consumed, returned: 0 }).is_some()
@@ -439,7 +439,7 @@ mod tests {
                     let (ours, theirs) = (Arc::new(Model::default()), Arc::new(Model::default()));
                     let (own, peer) = (ours.clone(), theirs.clone());
                     let borrower = loom::thread::spawn(move || {
-                        let mut bell = Bell::default();
+                        let mut bell = Doorbell::default();
                         [0, 1].map(|index| {
                             own.put_return(index, 40 + index as u32);
                             bell.wanted(&*own, &*peer, News::Returned(index + 1)).is_some()
@@ -470,7 +470,7 @@ mod tests {
     fn a_second_sleep_is_woken_again_and_one_sleep_once() {
         loom::model(|| {
             let (ours, theirs) = (Model::default(), Model::default());
-            let (mut bell, mut sleep) = (Bell::default(), Sleep::default());
+            let (mut bell, mut sleep) = (Doorbell::default(), Sleep::default());
             for message in 0..2 {
                 let next = Some((message, GEOMETRY.stamp(message)));
                 assert!(sleep.arm(&theirs, &ours, Seen { next, wake_at: None, returns: None }, message == 1));

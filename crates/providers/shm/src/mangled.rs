@@ -28,7 +28,7 @@ fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(rkey, access, window, len)| Message::Grant { rkey, access, window, len }),
         any::<u128>().prop_map(|rkey| Message::Revoke { rkey }),
         prop::collection::vec(any::<u32>(), 0..=FORGET_MAX).prop_map(Message::Forget),
-        Just(Message::Bell),
+        Just(Message::Doorbell),
         Just(Message::Bye),
     ]
 }

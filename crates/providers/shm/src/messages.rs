@@ -39,7 +39,7 @@ pub(crate) enum Message {
     /// No later descriptor names these segments.
     Forget(Vec<u32>),
     /// Something was published while you slept.
-    Bell,
+    Doorbell,
     /// I have closed; my `closed` word says why.
     Bye,
 }
@@ -65,7 +65,7 @@ impl Message {
                 }
                 &mut writer
             }
-            Message::Bell => writer.put(&[7]),
+            Message::Doorbell => writer.put(&[7]),
             Message::Bye => writer.put(&[8]),
         };
         writer.at
@@ -106,7 +106,7 @@ impl Message {
                 }
                 Message::Forget(ids)
             }
-            7 => Message::Bell,
+            7 => Message::Doorbell,
             8 => Message::Bye,
             _ => return None,
         };
@@ -180,7 +180,7 @@ mod tests {
             Message::Revoke { rkey: 5 },
             Message::Forget((0..FORGET_MAX as u32).collect()),
             Message::Forget(vec![]),
-            Message::Bell,
+            Message::Doorbell,
             Message::Bye,
         ]
     }

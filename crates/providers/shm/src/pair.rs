@@ -13,7 +13,7 @@ use crate::channel::{Carried, Channel, Incoming};
 use crate::consumer::Consumer;
 use crate::control::{OwnControl, PeerControl};
 use crate::distance::Distance;
-use crate::doorbell::{Bell, News, OwnWords, PeerWords, Ring, Seen, Sleep};
+use crate::doorbell::{Doorbell, News, OwnWords, PeerWords, Ring, Seen, Sleep};
 use crate::fate::Fate;
 use crate::grants::Grants;
 use crate::handshake::Wire;
@@ -50,7 +50,7 @@ pub(crate) struct Pair {
     pub(crate) takes_regions: bool,
     /// What was received last was made of a region.
     pub(crate) executed: bool,
-    bell: Bell,
+    bell: Doorbell,
     sleep: Sleep,
     pub(crate) distance: Distance,
     limits: Limits,
@@ -151,7 +151,7 @@ impl Pair {
             takes_regions,
             executed: false,
             limits,
-            bell: Bell::default(),
+            bell: Doorbell::default(),
             sleep: Sleep::default(),
             distance: Distance::default(),
             wake_at_half,
@@ -443,7 +443,7 @@ impl Pair {
 
     fn take(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), Fate> {
         match (message, fd) {
-            (Message::Bell, _) => Ok(()),
+            (Message::Doorbell, _) => Ok(()),
             (Message::Bye, _) => Err(self.ended(Fate::Closed)),
             (Message::Attach(geometry), Some(fd)) if self.link.is_none() => self.attach(geometry, fd),
             (Message::Segment { id, len }, Some(fd)) => self.memory.add(id, len, fd),

@@ -204,7 +204,7 @@ impl Scene {
             }
             ARM => _ = self.queue.arm(),
             CONSUME => self.own.store(Word::Consumed, self.sends),
-            BELL => self.channel.send(&Message::Bell, Carried::Nothing),
+            BELL => self.channel.send(&Message::Doorbell, Carried::Nothing),
             _ => self.poll(),
         }
         Some(())
