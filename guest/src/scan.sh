@@ -100,6 +100,25 @@ wait $program || fail "a program whose node was killed"
 # Until the node knows that the children have ended, which said nothing.
 until_ok "cp from a volume" over ./cp $D/c.db c.txt
 printf '%s\n' first child second grandchild last | cmp - c.txt || fail "files of a program are $(cat c.txt)"
+# A node that comes back with another key does not leave its programs waiting: their calls fail.
+busybox timeout 300 ./overside run --verbose --volume $D=$V/db --key-file key --rdma-device rxe0 -- ./dash -c "
+    exec 3>$D/d.db
+    echo >begun-again
+    until [ -e changed ]; do /bin/sleep 0.1; done
+    echo lost >&3" >said 2>&1 &
+program=$!
+until_ok "a program writes no file of a volume" [ -e begun-again ]
+kill -9 $node
+wait $node
+echo 1f3870be274f6c49b3e31a0c6728957f24c2ed3c4f9a4d3c4b1f8a7e5d90b6c2 >key2
+chmod 600 key2
+rm -f served
+./overside volume serve --listen $V --key-file key2 --home home --cache 1M >served 2>&1 &
+node=$!
+until_ok "the node does not listen" listens rdma
+echo >changed
+wait $program && fail "a program whose node has another key by now"
+grep -q "the node does not take this key" said || fail "a program whose node has another key says: $(cat said)"
 kill -INT $node
 wait $node
 

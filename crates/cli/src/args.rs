@@ -291,6 +291,10 @@ pub struct Run {
     /// With --volume: fence the client off that writes the volume now.
     #[arg(long, requires = "volume")]
     pub take_over: bool,
+    /// With --volume: the volume's key, where its node is served with --access. Each process of
+    /// the program reads it.
+    #[arg(long, value_name = "FILE", requires = "volume")]
+    pub access_key: Option<PathBuf>,
     /// With --volume over rdma:, a file with the key that both sides have. Each process of the
     /// program reads it.
     #[arg(long, value_name = "FILE", requires = "volume")]

@@ -163,7 +163,7 @@ fn calls_allocate_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     let device = device.unwrap_or_default();
-    let files = format!("sqlite\n{transport}\n{name}\nv\n1\n{device}\n\n{}", folder.display());
+    let files = format!("sqlite\n{transport}\n{name}\nv\n1\n{device}\n\n\n{}", folder.display());
     let output = Command::new(exe).arg(&folder).env("LD_PRELOAD", library).env("OVERSIDE_FILES", files).output();
     let output = output.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

@@ -24,6 +24,10 @@ pub enum VerbsError {
     /// The peer is not who it must be, or speaks something else.
     #[error("the peer was refused: {0}")]
     Handshake(String),
+    /// The peer says that its key is not this side's, or that one of the two has none: another try
+    /// ends the same way.
+    #[error("the peer was refused: {0}")]
+    Key(String),
     /// The deadline passed.
     #[error("no answer within {0:?}")]
     TimedOut(std::time::Duration),

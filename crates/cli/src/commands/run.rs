@@ -2,6 +2,7 @@
 
 use crate::args::Run;
 use anyhow::{Context, Result, bail, ensure};
+use overside::verbs::handshake::Key;
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::client::LinkOptions;
 use overside::volume::wire::Role;
@@ -68,7 +69,8 @@ fn files(text: &str, options: &Run) -> Result<OsString> {
          the volume on rdma:, for which soft-RoCE makes a device of any network interface",
         parsed.transport().name
     );
-    let key_file = options.key_file.as_deref().map(std::path::absolute).transpose()?;
+    let absolute = |file: &Option<PathBuf>| file.as_deref().map(std::path::absolute).transpose();
+    let (key_file, access_key) = (absolute(&options.key_file)?, absolute(&options.access_key)?);
     let folder = std::path::absolute(prefix)?;
     // What the program makes itself, as initdb does its folder, is not there yet.
     let folder = match folder.canonicalize() {
@@ -85,17 +87,19 @@ fn files(text: &str, options: &Run) -> Result<OsString> {
     let (rdma_device, transport) = (options.rdma_device.clone(), parsed.transport().name);
     let device = rdma_device.clone().unwrap_or_default();
     let network = Network { key_file: key_file.clone(), rdma_device, ..Network::default() };
+    let key = access_key.as_deref().map(Key::from_file).transpose()?;
     // No more memory is locked for a device than each process will lock.
-    let link = LinkOptions { role, group, receives: RECEIVES, ..LinkOptions::default() };
+    let link = LinkOptions { role, group, key, receives: RECEIVES, ..LinkOptions::default() };
     let mut client = overside::at(address).network(&network).files(volume, link)?;
     let preset = client.about()?.preset;
     client.close(CLOSING);
-    let key_file = key_file.unwrap_or_default();
-    ensure!(!key_file.as_os_str().as_bytes().contains(&b'\n'), "move the key file to a path without a line break");
     let node = parsed.name();
     let mut told = OsString::from(format!("{}\n{transport}\n{node}\n{volume}\n{group:x}\n{device}\n", preset.name()));
-    told.push(key_file);
-    told.push("\n");
+    for file in [key_file, access_key].map(Option::unwrap_or_default) {
+        ensure!(!file.as_os_str().as_bytes().contains(&b'\n'), "move the key file to a path without a line break");
+        told.push(file);
+        told.push("\n");
+    }
     told.push(folder);
     Ok(told)
 }

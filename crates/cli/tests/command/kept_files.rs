@@ -1,7 +1,7 @@
 //! `overside run --volume`: programs that nobody here wrote keep their files on a volume, while its node is killed.
 
 use super::server::told;
-use super::volumes::Node;
+use super::volumes::{ANOTHER, KEY, Node};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -84,7 +84,8 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 const CALLS: &str = r#"
-import os, fcntl, errno, mmap, random
+import ctypes, os, fcntl, errno, mmap, random
+IO_URING_SETUP = 425
 p, q = 'a.db', 'b.db'
 f = os.open(p, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
 try: os.open(p, os.O_RDWR | os.O_CREAT | os.O_EXCL); assert False
@@ -143,6 +144,15 @@ os.posix_fallocate(f, len(model), 70000); model += bytes(70000)
 os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
 os.truncate(p, 150000); model = model[:150000]
 assert os.lseek(f, 0, os.SEEK_HOLE) == 150000 and os.lseek(f, 5, os.SEEK_DATA) == 5
+c = ctypes.CDLL(None, use_errno=True)
+def by_c(call):
+    if call() == -1: raise OSError(ctypes.get_errno(), 'refused')
+# A block for asynchronous I/O begins with the descriptor.
+block = ctypes.create_string_buffer(f.to_bytes(4, 'little'), 256)
+ring = ctypes.create_string_buffer(120)
+for refused in (lambda: c.syscall(IO_URING_SETUP, 8, ring), lambda: c.aio_read(block), lambda: c.aio_write(block)):
+    try: by_c(refused); assert False
+    except OSError as e: assert e.errno == errno.ENOTSUP, e
 for refused in (lambda: mmap.mmap(f, 0), lambda: os.sendfile(1, f, 0, 10), lambda: os.splice(f, 1, 10)):
     try: refused(); assert False
     except OSError as e: assert e.errno in (errno.ENODEV, errno.EINVAL, errno.ENOTSUP), e
@@ -426,6 +436,31 @@ fn what_cannot_be_is_one_line() {
         .unwrap();
     let output = kept.run(&["cat", "other.db"]).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", said(&output));
+}
+
+#[test]
+fn a_volume_with_a_key_is_its_holders() {
+    build_library();
+    let mut kept = Kept::new("sqlite", "16M");
+    let [key, other] = [("key", KEY), ("other", ANOTHER)].map(|(name, key)| kept.node.key(name, key));
+    let access = kept.node.path("access");
+    std::fs::write(&access, "db rw key\n").unwrap();
+    kept.node.end();
+    kept.node.options = vec!["--access".into(), access];
+    kept.node.start();
+    let with = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_overside"));
+        let volume = format!("{}={}/db", kept.folder.display(), kept.node.address);
+        let program = ["--", "sh", "-c", "cp ../key a.db && cmp a.db ../key"];
+        let command = command.args(["run", "--volume", &volume]).args(options).args(program);
+        command.current_dir(&kept.folder).output().unwrap()
+    };
+    assert!(told(&with(&[])).contains("give it with --access-key FILE"));
+    assert!(told(&with(&["--access-key", &other])).contains("the key is another one"));
+    // Each process proves it for itself.
+    let output = with(&["--access-key", &key]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(std::fs::metadata(kept.folder.join("a.db")).unwrap().len(), 64);
 }
 
 /// As PostgreSQL's own user, which may not be root.

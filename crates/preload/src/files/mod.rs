@@ -61,7 +61,7 @@ fn with<T>(f: impl FnOnce(&mut State) -> Result<T, c_int>) -> Result<T, c_int> {
     let Some(_held) = LOCK.lock() else { return Err(libc::EDEADLK) };
     // SAFETY: [preload-files] the lock is held, and no call within comes here again.
     let state = unsafe { STATE.get() };
-    let result = f(state);
+    let result = f(state).map_err(|error| state.refused().unwrap_or(error));
     state.note_descriptors();
     result
 }

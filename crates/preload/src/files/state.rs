@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, OsStr, c_int};
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use libc::iovec;
 use overside_ibv::IbvProvider;
 use overside_shm::ShmProvider;
 use overside_verbs::handshake::Key;
-use overside_verbs::{Clock, Provider, SystemClock};
+use overside_verbs::{Clock, Provider, SystemClock, VerbsError};
 use overside_volume::DeviceError;
 use overside_volume::client::{Files, LinkError, LinkOptions};
 use overside_volume::files::{Attributes, Command, PIECE_BYTES, Preset};
@@ -42,6 +42,7 @@ impl Guarded {
             torn: false,
             appends: None,
             reconnects: 0,
+            told_refused: false,
         }))
     }
 
@@ -67,6 +68,7 @@ pub(crate) struct State {
     appends: Option<OwnedFd>,
     /// Of the session, when its descriptors were noted.
     reconnects: u64,
+    told_refused: bool,
 }
 
 /// What the environment says.
@@ -75,6 +77,8 @@ struct Asked {
     /// The folder below which files are made on the volume, without links.
     prefix: Vec<u8>,
     over: Over,
+    /// The file of the volume's key, where its node asks for one.
+    access_key: Option<PathBuf>,
     node: String,
     volume: String,
     group: u64,
@@ -109,7 +113,8 @@ impl State {
         };
         let asked = Some(Asked::parse(value?.to_bytes())?);
         let (open, gathered) = (Vec::new(), Vec::new());
-        Some(State { asked, client: None, open, gathered, torn: false, appends: None, reconnects: 0 })
+        let (torn, told_refused) = (false, false);
+        Some(State { asked, client: None, open, gathered, torn, appends: None, reconnects: 0, told_refused })
     }
 
     /// The session; there is one from the first call on. While the node is away the caller waits.
@@ -133,14 +138,19 @@ impl State {
     fn connect(&self) -> Result<Files, c_int> {
         let asked = self.asked.as_ref().ok_or(libc::EIO)?;
         let provider = asked.over.provider()?;
+        let key = key(asked.access_key.as_deref())?;
         let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
         loop {
             let options = LinkOptions { group: asked.group, process, receives: RECEIVES, ..LinkOptions::default() };
             // What a device's node reads from here by itself is asked for by messages that the heap holds; a copy needs none.
             let registration = options.registration.filter(|_| asked.over == Over::Memory);
-            let options = LinkOptions { registration, ..options };
+            let options = LinkOptions { registration, key: key.clone(), ..options };
             match Files::attach(provider.clone(), &asked.node, &asked.volume, options) {
                 Ok(client) => return Ok(client),
+                Err(LinkError::Verbs(VerbsError::Key(_))) => {
+                    tell("attach", REFUSED);
+                    return Err(libc::EACCES);
+                }
                 // It is there again soon.
                 Err(LinkError::Verbs(_) | LinkError::Refused(Status::Full)) => {
                     let until = Instant::now() + AGAIN;
@@ -152,6 +162,15 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Of a call that failed: the errno, where the node refuses the key by now. Said once.
+    pub(super) fn refused(&mut self) -> Option<c_int> {
+        self.client.as_ref().filter(|client| client.is_refused())?;
+        if !std::mem::replace(&mut self.told_refused, true) {
+            tell("attach", REFUSED);
+        }
+        Some(libc::EACCES)
     }
 
     /// After a call: a session that has found the node again has other descriptors. Some of the program's may be taken for its own;
@@ -422,7 +441,8 @@ impl State {
 }
 
 impl Asked {
-    /// Lines: preset, the transport of the node's address, the rest of that, volume, group, device, the key's file, folder.
+    /// Lines: preset, the transport of the node's address, the rest of that, volume, group, device,
+    /// the key's file, that of the volume's key, folder.
     fn parse(value: &[u8]) -> Option<Asked> {
         let mut lines = value.split(|byte| *byte == b'\n');
         let mut text = || std::str::from_utf8(lines.next()?).ok();
@@ -430,8 +450,11 @@ impl Asked {
         let transport = text()?;
         let (node, volume, group) = (text()?.to_owned(), text()?.to_owned(), u64::from_str_radix(text()?, 16).ok()?);
         let device = Some(text()?).filter(|device| !device.is_empty()).map(str::to_owned);
-        let key_file = lines.next()?;
-        let key_file = (!key_file.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(key_file)));
+        let mut path = || {
+            let line = lines.next()?;
+            Some((!line.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(line))))
+        };
+        let (key_file, access_key) = (path()?, path()?);
         let over = match transport {
             "shm" if device.is_none() && key_file.is_none() => Over::Memory,
             "rdma" => Over::Device { device, key_file },
@@ -442,7 +465,7 @@ impl Asked {
         while prefix.last() == Some(&b'/') {
             prefix.pop();
         }
-        Some(Asked { preset, prefix, over, node, volume, group })
+        Some(Asked { preset, prefix, over, access_key, node, volume, group })
     }
 }
 
@@ -453,10 +476,7 @@ impl Over {
         let Over::Device { device, key_file } = self else {
             return Ok(ShmProvider::new().map_err(|_| libc::ENOMEM)?);
         };
-        let key = key_file.as_deref().map(Key::from_file).transpose().map_err(|_| {
-            tell("attach", "this process may not read the key file, or others may");
-            libc::EIO
-        })?;
+        let key = key(key_file.as_deref())?;
         let options = overside_ibv::Options { device: device.clone(), key, ..Default::default() };
         let provider = IbvProvider::with_options(options).map_err(|_| {
             tell("attach", "this process cannot open the RDMA device");
@@ -464,6 +484,13 @@ impl Over {
         })?;
         Ok(provider)
     }
+}
+
+fn key(file: Option<&Path>) -> Result<Option<Key>, c_int> {
+    file.map(Key::from_file).transpose().map_err(|_| {
+        tell("attach", "this process may not read the key file, or others may");
+        libc::EIO
+    })
 }
 
 /// The inode of what may be a placeholder, by its kind and length.
@@ -694,6 +721,7 @@ pub(super) fn tell(call: &str, why: &str) {
     report::append(line.bytes());
 }
 
+const REFUSED: &str = "the node does not take this key, so calls fail; run the program with the node's key";
 /// Answers on their way.
 const RECEIVES: usize = 16;
 /// A node that is away is looked for so often.
@@ -714,19 +742,21 @@ mod tests {
 
     #[test]
     fn what_the_environment_says_is_taken_or_refused() {
-        let asked = Asked::parse(b"sqlite\nshm\nvault\ndb\n1f\n\n\n/srv/a\nb//").unwrap();
+        let asked = Asked::parse(b"sqlite\nshm\nvault\ndb\n1f\n\n\n/v\n/srv/a\nb//").unwrap();
         assert_eq!((asked.preset, asked.group, &asked.prefix[..]), (Preset::Sqlite, 31, &b"/srv/a\nb"[..]));
         assert_eq!((asked.over, &*asked.node), (Over::Memory, "vault"));
-        let asked = Asked::parse(b"sqlite\nrdma\n10.0.0.1:7\ndb\n1\nrxe0\n/k\n/").unwrap();
+        assert_eq!(asked.access_key, Some(PathBuf::from("/v")));
+        let asked = Asked::parse(b"sqlite\nrdma\n10.0.0.1:7\ndb\n1\nrxe0\n/k\n\n/").unwrap();
         let (device, key_file) = (Some("rxe0".to_owned()), Some(PathBuf::from("/k")));
         assert_eq!((asked.over, &*asked.node), (Over::Device { device, key_file }, "10.0.0.1:7"));
         for wrong in [
             &b""[..],
             b"sqlite",
-            b"other\nshm\nvault\ndb\n1\n\n\n/",
-            b"sqlite\nshm\nvault\ndb\nx\n\n\n/",
-            b"sqlite\nshm\nvault\ndb\n1\n\n/k\n/",
-            b"sqlite\ntcp\n10.0.0.1:7\ndb\n1\n\n/k\n/",
+            b"sqlite\nshm\nvault\ndb\n1\n\n",
+            b"other\nshm\nvault\ndb\n1\n\n\n\n/",
+            b"sqlite\nshm\nvault\ndb\nx\n\n\n\n/",
+            b"sqlite\nshm\nvault\ndb\n1\n\n/k\n\n/",
+            b"sqlite\ntcp\n10.0.0.1:7\ndb\n1\n\n/k\n\n/",
         ] {
             assert!(Asked::parse(wrong).is_none());
         }

@@ -1,6 +1,8 @@
 //! Files on a node's volume: several processes of one group, and kill -9 of the node.
 
 use overside_vault::server::Writes;
+use overside_verbs::VerbsError;
+use overside_verbs::handshake::Key;
 use overside_volume::client::{Files, Link, LinkError, LinkOptions};
 use overside_volume::files::{Command, PIECE_BYTES, Preset};
 use overside_volume::wire::{Role, Status};
@@ -110,4 +112,44 @@ fn files_outlive_kills_of_the_node() {
             assert!(found[..read] == model[..], "round {round}");
         }
     }
+}
+
+/// A node with another key is not away: a call that waited fails, and so do all after it.
+#[test]
+fn a_key_that_the_node_takes_no_more_ends_the_session() {
+    const OURS: &[u8] = b"119fce30161ed0c74f1cba86b353bb0579c9106270eb5a65c72e2976ca18f87c";
+    const OTHER: &[u8] = b"57aad11420a85d014b567557d391c37f26e12da4cad8c06d00ee8ed0f6bc7e01";
+    let with = |key: &[u8]| -> Arc<dyn Provider> {
+        let key = Some(Key::from_bytes(key).unwrap());
+        TcpProvider::with_options(overside_tcp::Options { key, ..Default::default() })
+    };
+    let name = fresh_name("tcp");
+    let serve = |key: &[u8]| {
+        let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
+        let about = About { files: Some(Preset::Sqlite), ..About::default() };
+        node.add_described("v", Box::new(MemoryDevice::new(8 << 20).unwrap()), about, None).unwrap();
+        let listening = Listening::open(with(key), &[&*name]).unwrap();
+        node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap()
+    };
+    // Else a session that is not ended would wait for ever.
+    let options = LinkOptions { give_up: Some(PATIENCE), ..LinkOptions::default() };
+    let attach = |key: &[u8]| Files::attach(with(key), &name, "v", options.clone());
+    let served = serve(OURS);
+    let mut files = attach(OURS).unwrap();
+    let id = files.create(5).unwrap();
+    drop(served);
+    let waits = std::thread::spawn(move || {
+        let first = files.write(id, 0, b"waits");
+        (first, files.about().map(drop), files)
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waits.is_finished(), "it does not wait for a node");
+    let _served = serve(OTHER);
+    let (first, second, files) = waits.join().unwrap();
+    let fails = Err(DeviceError::Unreachable);
+    assert_eq!((first, second, files.is_refused()), (fails.map(|()| 0), fails, true));
+    assert!(matches!(attach(OURS), Err(LinkError::Verbs(VerbsError::Key(_)))));
+    let none = Files::attach(provider("tcp"), &name, "v", LinkOptions::default());
+    assert!(matches!(none, Err(LinkError::Verbs(VerbsError::Key(_)))));
+    assert!(!attach(OTHER).unwrap().is_refused());
 }

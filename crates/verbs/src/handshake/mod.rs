@@ -3,8 +3,8 @@
 //! Connector and listener each bring a nonce. Each proves the key over everything that was said, in
 //! a role of its own. So nothing of it can be played back, on this transport or another. The
 //! connector proves first: whoever only reaches the port hears nothing that depends on the key. The
-//! listener's proof says that the connector's was taken. The same words, in two more roles, are the
-//! keys of the tags that may follow.
+//! listener's proof says that the connector's was taken; zeros in its place say that it was not.
+//! The same words, in two more roles, are the keys of the tags that may follow.
 //!
 //! [`Handshake`] is one side of it as bytes that come and go, whatever carries them; [`stream`]
 //! carries them over a socket. Nothing here is secret but the key: whoever sees the wire reads
@@ -74,6 +74,8 @@ pub enum Turn {
     Known(Keys),
     /// The peer is refused, and why, for our user. What is unsent tells the peer.
     Refused(String),
+    /// The same for its key, or because one side has none: known of a connector's peer alone.
+    OtherKey(String),
 }
 
 impl Handshake {
@@ -118,9 +120,7 @@ impl Handshake {
     pub fn hung_up(&self) -> &'static str {
         match (self.listens, self.has_greeted(), &self.terms.key) {
             (true, ..) => "it hung up",
-            (false, true, Some(_)) => {
-                "it hung up on our proof: its key is another one; give the same --key-file on both sides"
-            }
+            (false, true, Some(_)) => "it hung up on our proof",
             (false, _, None) => {
                 "it hung up: without a key it takes its own user's processes only, unless it has --anyone"
             }
@@ -185,6 +185,8 @@ impl Handshake {
     /// The listener hears the proof, and proves.
     fn proved(&mut self, exchange: &Exchange) -> Turn {
         if !exchange.holds(Role::Connector, &self.heard[..PROOF_BYTES]) {
+            // Else the connector could not tell this from a listener that is gone.
+            self.say(&[0; PROOF_BYTES]);
             return Turn::Refused("its key is another one".to_owned());
         }
         self.say(&exchange.proof(Role::Listener));
@@ -198,7 +200,9 @@ impl Handshake {
             return Turn::Refused("it does not speak this protocol".to_owned());
         };
         if let Some(why) = theirs.differs(&self.ours, &self.terms) {
-            return Turn::Refused(why);
+            let in_key = theirs.key != self.ours.key
+                && (theirs.protocol, theirs.version) == (self.ours.protocol, self.ours.version);
+            return if in_key { Turn::OtherKey(why) } else { Turn::Refused(why) };
         }
         if theirs.declines {
             return Turn::Refused("it takes no more connections now; try again later".to_owned());
@@ -212,7 +216,7 @@ impl Handshake {
     /// The connector hears the listener's proof.
     fn welcomed(&mut self, exchange: &Exchange) -> Turn {
         if !exchange.holds(Role::Listener, &self.heard[..PROOF_BYTES]) {
-            return Turn::Refused("its key is another one; give the same --key-file on both sides".to_owned());
+            return Turn::OtherKey("its key is another one; give the same --key-file on both sides".to_owned());
         }
         Turn::Known(exchange.keys(false))
     }
@@ -239,7 +243,9 @@ mod tests {
     fn talk(mut connector: Handshake, mut listener: Handshake) -> (Turn, Turn) {
         fn carry(from: &mut Handshake, to: &mut Handshake) -> Option<Turn> {
             let mut last = None;
-            while !from.unsent().is_empty() && !matches!(last, Some(Turn::Known(_) | Turn::Refused(_))) {
+            while !from.unsent().is_empty()
+                && !matches!(last, Some(Turn::Known(_) | Turn::Refused(_) | Turn::OtherKey(_)))
+            {
                 let bytes = from.unsent().len().min(to.room().len()).min(7);
                 let (said, room) = (from.unsent()[..bytes].to_vec(), to.room());
                 room[..bytes].copy_from_slice(&said);
@@ -258,7 +264,7 @@ mod tests {
 
     fn told(turn: &Turn) -> &str {
         match turn {
-            Turn::Refused(why) => why,
+            Turn::Refused(why) | Turn::OtherKey(why) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -279,7 +285,8 @@ mod tests {
             talk(Handshake::connect(&terms(ours), [1; 32]), Handshake::listen(&terms(theirs), [2; 32]))
         };
         let (up, down) = with(Some(7), Some(8));
-        assert!(matches!(up, Turn::More) && told(&down).contains("another one"), "{up:?} {down:?}");
+        assert!(matches!(up, Turn::OtherKey(_)) && told(&up).contains("--key-file"), "{up:?}");
+        assert!(told(&down).contains("another one"), "{down:?}");
         let (up, down) = with(None, Some(8));
         assert!(told(&up).contains("asks for a key") && told(&down).contains("no key"), "{up:?} {down:?}");
         let (up, down) = with(Some(8), None);
@@ -301,7 +308,7 @@ mod tests {
         Hello::new(terms, [1; 32]).encode()
     }
 
-    /// A wrong word is answered by nothing, a wrong greeting by a greeting that is the same
+    /// A wrong proof is answered by zeros, a wrong greeting by a greeting that is the same
     /// whatever the key.
     #[test]
     fn nothing_that_a_listener_says_before_it_heard_a_proof_depends_on_its_key() {
@@ -321,7 +328,7 @@ mod tests {
                     said
                 };
                 assert_eq!(says(7), says(8));
-                assert!(says(7).len() <= HELLO_BYTES);
+                assert!(says(7).get(HELLO_BYTES..).is_none_or(|proof| proof.iter().all(|byte| *byte == 0)));
             }
         }
     }
@@ -337,11 +344,11 @@ mod tests {
         let (_, answer) = hears(&mut down, &hello);
         let (_, proof) = hears(&mut up, &answer);
         // The connector's proof is no listener's.
-        assert!(matches!(hears(&mut up, &proof).0, Turn::Refused(_)));
+        assert!(matches!(hears(&mut up, &proof).0, Turn::OtherKey(_)));
         // Nor is its greeting that of a listener which could prove anything with it.
         let mut reflected = Handshake::connect(&terms, [1; 32]);
         let (_, theirs) = hears(&mut reflected, &hello);
-        assert!(matches!(hears(&mut reflected, &theirs).0, Turn::Refused(_)));
+        assert!(matches!(hears(&mut reflected, &theirs).0, Turn::OtherKey(_)));
         // The next connection has another nonce.
         let mut next = Handshake::listen(&terms, [3; 32]);
         hears(&mut next, &hello);

@@ -26,7 +26,7 @@ pub fn handshake(bytes: &[u8]) -> bool {
         match side.heard(some) {
             Turn::More => {}
             Turn::Known(_) => return true,
-            Turn::Refused(why) => {
+            Turn::Refused(why) | Turn::OtherKey(why) => {
                 assert!(!why.is_empty() && why.len() < 200);
                 return false;
             }

@@ -196,7 +196,7 @@ impl<W: Any + Send + fmt::Debug> Door for Entrance<W> {
         match stream::turn(&mut guest.handshake, &guest.socket) {
             Turn::More if guest.handshake.has_greeted() => Heard::Greeted,
             Turn::More => Heard::Waits,
-            Turn::Refused(why) => Heard::Refused(format!("{}: {why}", guest.address)),
+            Turn::Refused(why) | Turn::OtherKey(why) => Heard::Refused(format!("{}: {why}", guest.address)),
             Turn::Known(keys) => {
                 guest.keys = self.party.tags(keys);
                 Heard::Known
@@ -329,14 +329,33 @@ mod tests {
         let with = |key| connect(&party(key, 9), &served.name);
         let ours = with(KEY).unwrap();
         assert_eq!(ours.peer.description, served.name);
-        assert!(told(with(None)).contains("asks for a key"));
-        assert!(
-            told(with(Some(b"57aad11420a85d014b567557d391c37f26e12da4cad8c06d00ee8ed0f6bc7e01")))
-                .contains("another one")
-        );
+        let other = Some(&b"57aad11420a85d014b567557d391c37f26e12da4cad8c06d00ee8ed0f6bc7e01"[..]);
+        for (key, said) in [(None, "asks for a key"), (other, "another one")] {
+            let refused = with(key);
+            assert!(matches!(&refused, Err(VerbsError::Key(why)) if why.contains(said)), "{refused:?}");
+        }
         let (links, refused) = served.end();
         assert_eq!(links.len(), 1);
         assert_eq!(refused.iter().map(|refused| refused.connections).sum::<u64>(), 2, "{refused:?}");
+    }
+
+    /// It may have been killed in that moment.
+    #[test]
+    fn who_hangs_up_on_a_proof_has_not_said_that_the_key_is_another_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let name = listener.local_addr().unwrap().to_string();
+        let ends = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut side = Handshake::listen(&party(KEY, 9).terms, [7; 32]);
+            let bytes = side.room().len();
+            socket.read_exact(side.room()).unwrap();
+            assert!(matches!(side.heard(bytes), Turn::More));
+            socket.write_all(side.unsent()).unwrap();
+            socket.read_exact(&mut [0; 32]).unwrap();
+        });
+        let refused = connect(&party(KEY, 9), &name);
+        assert!(matches!(&refused, Err(VerbsError::Handshake(why)) if why.contains("hung up")), "{refused:?}");
+        ends.join().unwrap();
     }
 
     #[test]

@@ -41,12 +41,13 @@ pub fn turn(handshake: &mut Handshake, socket: impl AsFd) -> Turn {
 /// Shakes hands to the end, however slowly the peer answers, until the end of all patience.
 ///
 /// # Errors
-/// [`VerbsError::Handshake`] with the reason, [`VerbsError::TimedOut`].
+/// [`VerbsError::Handshake`] and [`VerbsError::Key`] with the reason, [`VerbsError::TimedOut`].
 pub fn shake(mut handshake: Handshake, socket: impl AsFd, patience: Patience) -> Result<Keys, VerbsError> {
     loop {
         match turn(&mut handshake, &socket) {
             Turn::Known(keys) => return Ok(keys),
             Turn::Refused(why) => return Err(VerbsError::Handshake(why)),
+            Turn::OtherKey(why) => return Err(VerbsError::Key(why)),
             Turn::More => patience.ready(&socket, PollFlags::IN)?,
         }
     }

@@ -68,6 +68,11 @@ impl Files {
         self.link.handle().reconnects()
     }
 
+    /// The node refuses this session's key from now on: each call fails.
+    pub fn is_refused(&self) -> bool {
+        self.link.handle().is_refused()
+    }
+
     /// What the volume says of itself.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ struct Shared {
     rewrites: AtomicU64,
     granted: AtomicU64,
     is_away: AtomicBool,
+    is_refused: AtomicBool,
     leaves: AtomicBool,
     has_left: AtomicBool,
 }
@@ -49,6 +50,16 @@ impl LinkHandle {
     /// It has no connection now, and I/O waits for one.
     pub fn is_away(&self) -> bool {
         self.0.is_away.load(Ordering::Relaxed)
+    }
+
+    /// The node refuses its key, and nothing more can be carried out. Of a session of
+    /// [`Files`](super::Files) alone.
+    pub fn is_refused(&self) -> bool {
+        self.0.is_refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refused(&self) {
+        self.0.is_refused.store(true, Ordering::Relaxed);
     }
 
     /// Polls `device`, under which the link lies, until the node knows that the session is over, at most

@@ -843,7 +843,13 @@ impl Link {
             }
         }
         let is_time = self.connection.is_none() && now >= self.next_try;
-        if (is_time && self.dial().is_err()) || self.too_late().is_some_and(|when| now >= when) {
+        let dialled = if is_time { self.dial() } else { Ok(()) };
+        // Nobody says to a program why its call waits. A disk waits for a node with its key.
+        if self.options.files && matches!(dialled, Err(VerbsError::Key(_))) {
+            self.handle.refused();
+            return self.end(DeviceError::Unreachable);
+        }
+        if dialled.is_err() || self.too_late().is_some_and(|when| now >= when) {
             self.lost();
         }
     }
