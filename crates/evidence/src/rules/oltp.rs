@@ -14,6 +14,7 @@ pub(super) const GOALS: &Goals = &Goals {
     parts: &[
         part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.98)),
         part("a third of the disks: transactions/s over local; a goal", OVER_LOCAL, AtLeast(1.18)),
+        part("a third of the disks, wDSA: transactions/s over local", WDSA_OVER_LOCAL, AtLeast(0.9)),
     ],
 };
 
@@ -26,6 +27,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 const OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: attached", "transactions/s: local", ANYWHERE);
+const WDSA_OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: wDSA", "transactions/s: local", ANYWHERE);
 
 const fn share(series: &'static str) -> Of {
     Of::Value(Recorded, at(series, 0))

@@ -658,6 +658,21 @@ fn steps_that_do_not_pay_as_the_paper_says_differ() {
     assert_eq!(said([0.9, 1e5, 2e5, 3e5, 2e5]), all([Differs; 3]));
 }
 
+/// Each client of a database has a bar of its own, and one that was not measured has none.
+#[test]
+fn a_database_that_a_client_slows_down_misses_its_bar() {
+    let said = |sides: &[(&str, f64)]| {
+        let place = |(side, value): &(&str, f64)| json!({"series": format!("transactions/s: {side}"), "x": 0, "rounds": {"value": vec![value; 5]}});
+        let all: Vec<Value> = [("local", 100.0)].iter().chain(sides).map(place).collect();
+        let bars = crate::bars(&json!({"figure": "oltp", "measured": all})).unwrap().unwrap();
+        bars.iter().map(|bar| bar.verdict).collect::<Vec<_>>()
+    };
+    use crate::Verdict::{Met, Missed, NotMeasured};
+    assert_eq!(said(&[("attached", 120.0), ("wDSA", 95.0)]), [Met, Met, Met]);
+    assert_eq!(said(&[("attached", 110.0), ("wDSA", 85.0)]), [Met, Missed, Missed]);
+    assert_eq!(said(&[("attached", 90.0)]), [Missed, Missed, NotMeasured]);
+}
+
 /// Half of what consolidations cost is seen where chains of 16 have half as many of them. They cost
 /// no more than the whole update.
 #[test]

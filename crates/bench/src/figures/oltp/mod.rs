@@ -1,5 +1,7 @@
-//! `oltp`: a database on an attached volume beside the same on a disk of its own (figures 7 and 8 of vi-attached-storage).
+//! `oltp`: a database on an attached volume (kDSA), and one whose files are on a volume (wDSA),
+//! beside the same on a disk of its own (figures 7 and 8 of vi-attached-storage).
 
+mod files;
 pub(super) mod place;
 mod tpcc;
 
@@ -46,32 +48,49 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     })?;
     let bytes = folder_bytes(&data)?;
     let mut ground = Ground::start(&mut keeper, &tpcc, &data)?;
+    let mut absent = Vec::new();
+    match files::start(&mut keeper, &tpcc, &data, setting.library) {
+        Ok(database) => ground.databases.push(database),
+        Err(error) => absent.push(format!("{WDSA}: {error:#}")),
+    }
     fs::remove_dir_all(&data)?;
     let mut figure = Figure::new("oltp", "shm", "TPC-C on an Attached Volume");
-    rounds(setting, &mut figure, &mut keeper, &tpcc, &mut ground)?;
-    for port in PORTS {
-        tpcc.check(&mut keeper, port)?;
+    let lost = rounds(setting, &mut figure, &mut keeper, &tpcc, &ground)?;
+    let whole = if lost.is_some() { WDSA_AT } else { ground.databases.len() };
+    absent.extend(lost.map(|error| format!("{error:#}")));
+    for database in ground.databases.iter().take(whole) {
+        tpcc.check(&mut keeper, database.port)?;
     }
     ground.stop();
     figure.count("database, bytes over memory and cache", 0, None, bytes as f64 / (MEMORY + CACHE) as f64);
-    tell(&mut figure, warehouses, bytes);
+    tell(&mut figure, warehouses, bytes, &absent);
+    figure.more.insert("not_measured".into(), absent.into());
     Ok(figure)
 }
 
-/// The three programs of a side on a volume, and the one of the other.
+/// Databases, in the order in which they are started: local, attached, and that whose files are on
+/// a volume.
 struct Ground {
-    node: u32,
-    attached: u32,
-    /// PostgreSQL of both.
-    databases: [u32; 2],
-    address: String,
-    disks: Disks,
+    databases: Vec<Database>,
 }
 
-/// Whose disks are how many.
-struct Disks {
-    local: (ControlGroup, String),
-    node: (ControlGroup, String),
+/// A server of a database, and what its disk is.
+struct Database {
+    process: u32,
+    port: u16,
+    /// Of these so many requests a second are held.
+    disks: Vec<(ControlGroup, String)>,
+    /// What stands between.
+    attached: Option<u32>,
+    node: Option<Served>,
+}
+
+/// The node that it asks.
+struct Served {
+    process: u32,
+    address: String,
+    /// Whose node it is, where it is not this process' user's.
+    user: Option<(u32, u32)>,
 }
 
 impl Ground {
@@ -79,24 +98,14 @@ impl Ground {
         let folder = keeper.folder().to_owned();
         let own = env::current_exe().context("this program does not know where it lies")?.display().to_string();
         let size = (folder_bytes(data)? * 2).next_multiple_of(64 << 20);
-        let image = |keeper: &mut Keeper, name: &str, bytes: u64| -> Result<PathBuf> {
-            let file = folder.join(name);
-            File::create(&file)?.set_len(bytes)?;
-            format(keeper, &file)?;
-            Ok(file)
-        };
         // The node's disk holds checksums and maps as well.
         let disk = image(keeper, "node.img", size + size / 8 + (128 << 20))?;
         let (group, log, at) = (ControlGroup::new(keeper, "node")?, folder.join("node.log"), folder.join("node"));
         let address = format!("shm:overside-oltp-{}", std::process::id());
-        let words = ["/bin/sh", "-c", NODE, &own, &size.to_string(), &at.display().to_string(), &address];
-        let runs = words.iter().map(|word| (*word).to_owned()).chain([CACHE.to_string()]).collect();
+        let runs = node_words(&own, size, &at, &address, "");
         let on = Mounted { from: &disk, at: &at, copied: None, group: &group, runs, log: &log, stops: Signal::TERM };
-        let node = on.start(keeper)?;
-        let list = ["volume", "list", &address].map(str::to_owned).to_vec();
-        keeper
-            .until_it_succeeds(&Order { program: own.clone().into(), arguments: list, ..Order::default() })
-            .with_context(|| words_of(&log))?;
+        let node = Served { process: on.start(keeper)?, address: address.clone(), user: None };
+        node.is_there(keeper, &own).with_context(|| words_of(&log))?;
         let node_disk = (group, Mounted::device(&log).context("the node's disk has no number")?);
 
         let (file, log) = (folder.join("volume.img"), folder.join("attached.log"));
@@ -114,7 +123,7 @@ impl Ground {
             let group = ControlGroup::new(keeper, name)?;
             group.memory(MEMORY)?;
             let (at, log) = (folder.join(format!("{name}-mount")), folder.join(format!("{name}.log")));
-            let runs = tpcc.server(&at.join("data"), port);
+            let runs = [tpcc.as_user(), tpcc.server(&at.join("data"), port, SHARED)].concat();
             let on = Mounted { from, at: &at, copied: Some(data), group: &group, runs, log: &log, stops: Signal::INT };
             let process = on.start(keeper)?;
             tpcc.is_there(keeper, port).with_context(|| words_of(&log))?;
@@ -123,25 +132,74 @@ impl Ground {
         }
         let [(local, group, number), (other, ..)] =
             <[_; 2]>::try_from(started).ok().context("a database was not started")?;
-        let disks = Disks { local: (group, number), node: node_disk };
-        Ok(Ground { node, attached, databases: [local, other], address, disks })
-    }
-
-    fn counts(&self) -> Result<Counts> {
-        let report = overside::at(&self.address).node_status(VOLUME, PATIENCE)?;
-        Ok(report.volumes.first().context("the node knows nothing of its volume")?.counts)
+        let databases = vec![
+            Database { process: local, port: PORTS[0], disks: vec![(group, number)], attached: None, node: None },
+            Database {
+                process: other,
+                port: PORTS[1],
+                disks: vec![node_disk],
+                attached: Some(attached),
+                node: Some(node),
+            },
+        ];
+        Ok(Ground { databases })
     }
 
     /// Databases first, so that what they write at their end has a disk.
     fn stop(&self) {
-        for process in self.databases {
-            let _ = Pid::from_raw(process as i32).map(|process| kill_process(process, Signal::INT));
+        for Database { process, .. } in &self.databases {
+            let _ = Pid::from_raw(*process as i32).map(|process| kill_process(process, Signal::INT));
         }
         let deadline = Instant::now() + PATIENCE;
-        while self.databases.iter().any(|process| runs(*process)) && Instant::now() < deadline {
+        while self.databases.iter().any(|database| runs(database.process)) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+impl Served {
+    fn order(&self, own: &str, what: &[&str]) -> Order {
+        let arguments = what.iter().map(|word| (*word).to_owned()).collect();
+        Order { program: own.into(), arguments, user: self.user, ..Order::default() }
+    }
+
+    fn is_there(&self, keeper: &mut Keeper, own: &str) -> Result<()> {
+        keeper.until_it_succeeds(&self.order(own, &["volume", "list", &self.address]))
+    }
+
+    /// Over shared memory a node answers its own user alone.
+    fn counts(&self, keeper: &mut Keeper) -> Result<Counts> {
+        if self.user.is_none() {
+            let report = overside::at(&self.address).node_status(VOLUME, PATIENCE)?;
+            return Ok(report.volumes.first().context("the node knows nothing of its volume")?.counts);
+        }
+        let own = files::program(keeper).display().to_string();
+        let said =
+            keeper.must(&self.order(&own, &["volume", "status", &format!("{}/{VOLUME}", self.address), "--json"]))?;
+        counts_of(&said.said).with_context(|| format!("the node said {:?}", said.said))
+    }
+}
+
+/// What `overside volume status --json` says of its only volume.
+fn counts_of(said: &str) -> Option<Counts> {
+    let said: serde_json::Value = serde_json::from_str(said).ok()?;
+    let of = |name: &str| said["volumes"][0][name].as_u64();
+    let (reads, writes, hits, misses) = (of("reads")?, of("writes_done")?, of("hits")?, of("misses")?);
+    Some(Counts { reads, writes, hits, misses, ..Counts::default() })
+}
+
+/// Words that make a volume, and serve it.
+fn node_words(own: &str, size: u64, at: &Path, address: &str, more: &str) -> Vec<String> {
+    let (size, at, cache) = (size.to_string(), at.display().to_string(), CACHE.to_string());
+    ["/bin/sh", "-c", NODE, own, &size, &at, address, &cache, more].map(str::to_owned).to_vec()
+}
+
+/// A file with a file system.
+fn image(keeper: &mut Keeper, name: &str, bytes: u64) -> Result<PathBuf> {
+    let file = keeper.folder().join(name);
+    File::create(&file)?.set_len(bytes)?;
+    format(keeper, &file)?;
+    Ok(file)
 }
 
 /// Whether a process has not ended, though nobody may have asked for its status.
@@ -218,9 +276,10 @@ struct Used {
 }
 
 impl Used {
-    fn now(keeper: &Keeper, ground: &Ground, database: u32) -> Result<Used> {
+    fn now(keeper: &Keeper, of: &Database) -> Result<Used> {
         let all = busy(&fs::read_to_string("/proc/stat")?).context("the kernel does not say how busy it is")?;
-        let (database, attached, node) = (tree(database), tree(ground.attached), tree(ground.node));
+        let (database, attached) = (tree(of.process), of.attached.map(tree).unwrap_or_default());
+        let node = of.node.as_ref().map(|node| tree(node.process)).unwrap_or_default();
         Ok(Used { all, database, attached, node, terminals: reaped(keeper.process()) })
     }
 
@@ -255,66 +314,100 @@ fn busy(stat: &str) -> Option<u64> {
     (fields.len() >= 7).then(|| fields[0] + fields[1] + fields[2] + fields[5] + fields[6])
 }
 
+/// Lets sides alternate. Why the database whose files are on a volume fell out, if it did: it is
+/// left out from then on.
 fn rounds(
     setting: &Setting<'_>,
     figure: &mut Figure,
     keeper: &mut Keeper,
     tpcc: &Tpcc,
-    ground: &mut Ground,
-) -> Result<()> {
+    ground: &Ground,
+) -> Result<Option<anyhow::Error>> {
     let (rounds, seconds) = if setting.quick { (3, 4) } else { (setting.rounds(), 15) };
-    let mut done = 0;
+    let (mut done, mut lost) = (0, None);
+    let sides: Vec<_> = SIDES.iter().filter(|(_, at, _)| *at < ground.databases.len()).collect();
     // Once for every side before: caches are filled by what they are asked.
-    let samples = alternate(SIDES.len(), rounds + 1, |side, _| {
+    let samples = alternate(sides.len(), rounds + 1, |side, _| -> Result<Option<Round>> {
         done += 1;
-        setting.progress.part("oltp", done, (rounds + 1) * SIDES.len());
-        let (at, disks) = [(0, DISKS), (1, DISKS / 3), (1, DISKS)][side];
-        let (group, device) = if at == 0 { &ground.disks.local } else { &ground.disks.node };
-        group.disk(device, disks * A_DISK)?;
-        tpcc.checkpoint(keeper, PORTS[at])?;
-        let (before, counted) = (Used::now(keeper, ground, ground.databases[at])?, ground.counts()?);
-        let done = tpcc.run(keeper, PORTS[at], seconds).with_context(|| SIDES[side])?;
-        let used = Used::now(keeper, ground, ground.databases[at])?.since(&before);
-        let after = ground.counts()?;
-        let share = |part: u64, other: u64| part as f64 / (part + other).max(1) as f64;
-        Ok::<_, anyhow::Error>(Round {
-            done,
-            shares: used.shares(),
-            cpu_ns: (used.all * TICK_NS) as f64 / done.transactions.max(1) as f64,
-            hits: share(after.hits - counted.hits, after.misses - counted.misses),
-            reads: share(after.reads - counted.reads, after.writes - counted.writes),
-        })
+        setting.progress.part("oltp", done, (rounds + 1) * sides.len());
+        let (name, at, disks) = sides[side];
+        if *name == WDSA && lost.is_some() {
+            return Ok(None);
+        }
+        match round(keeper, tpcc, &ground.databases[*at], *disks, seconds).with_context(|| *name) {
+            Err(error) if *name == WDSA => {
+                // What it still does would be in the way of the others.
+                ground.databases[*at].disks.iter().for_each(|(group, _)| group.kill());
+                lost = Some(error);
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
     })?;
-    for (name, rounds) in SIDES.into_iter().zip(&samples) {
+    for ((name, at, _), rounds) in sides.iter().zip(&samples) {
+        // A side that fell out has no median.
+        let Some(rounds) = rounds.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else { continue };
+        let (attached, node) = (ground.databases[*at].attached, &ground.databases[*at].node);
         let mut record = |what: &str, of: &dyn Fn(&Round) -> f64| {
-            figure.record(format!("{what}: {name}"), 0, rounds.iter().skip(1).map(of).collect());
+            figure.record(format!("{what}: {name}"), 0, rounds.iter().skip(1).map(|round| of(round)).collect());
         };
         record("transactions/s", &|round| round.done.per_s);
         record("new orders/min", &|round| round.done.new_orders_per_s * 60.0);
         record("CPU ns of a transaction", &|round| round.cpu_ns);
         record("the database's share", &|round| round.shares.database);
         record("the kernel's share", &|round| round.shares.kernel);
-        if name != SIDES[0] {
+        if attached.is_some() {
             record("the attaching process' share", &|round| round.shares.attached);
+        }
+        if node.is_some() {
             record("hits of the node's cache", &|round| round.hits);
             record("reads among requests", &|round| round.reads);
         }
     }
-    Ok(())
+    Ok(lost)
 }
 
-fn tell(figure: &mut Figure, warehouses: u32, bytes: u64) {
+/// So many disks, and terminals for so long.
+fn round(keeper: &mut Keeper, tpcc: &Tpcc, database: &Database, disks: u64, seconds: u64) -> Result<Round> {
+    for (group, device) in &database.disks {
+        group.disk(device, disks * A_DISK)?;
+    }
+    tpcc.checkpoint(keeper, database.port)?;
+    let counts = |keeper: &mut Keeper| database.node.as_ref().map_or(Ok(Counts::default()), |node| node.counts(keeper));
+    let counted = counts(keeper)?;
+    let before = Used::now(keeper, database)?;
+    let done = tpcc.run(keeper, database.port, seconds)?;
+    let used = Used::now(keeper, database)?.since(&before);
+    let after = counts(keeper)?;
+    let share = |part: u64, other: u64| part as f64 / (part + other).max(1) as f64;
+    Ok(Round {
+        done,
+        shares: used.shares(),
+        cpu_ns: (used.all * TICK_NS) as f64 / done.transactions.max(1) as f64,
+        hits: share(after.hits - counted.hits, after.misses - counted.misses),
+        reads: share(after.reads - counted.reads, after.writes - counted.writes),
+    })
+}
+
+fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
+    let absent = if absent.is_empty() { String::new() } else { format!(" Not measured: {}.", absent.join("; ")) };
     figure.text = format!(
         "PostgreSQL with {warehouses} warehouses ({} MiB), {} terminals that never think, and {} MiB of memory with what the kernel caches \
          for it. <i>Local</i>: ext4 on a disk of its own. <i>Attached</i>: ext4 on a volume by FUSE and a loop device, whose node has \
-         {} MiB of cache and a third of the disks; or as many. A disk is {A_DISK} reads and as many writes a second, held by the kernel's \
+         {} MiB of cache and a third of the disks; or as many. <i>wDSA</i>: tables, indexes and the log are files on a volume \
+         under <code>overside run --volume</code>, whose node has as much cache and a third of the disks too; what else a database writes \
+         is on a disk of the same kind. There the kernel caches no table, so the database has {} of shared buffers within its memory, and \
+         {SHARED} elsewhere. A disk is {A_DISK} reads and as many writes a second, held by the kernel's \
          control groups alike on both sides. Each side begins a round with nothing to be written. Shares are of the host's processor time \
-         without the node's and the terminals'. At the end both databases keep TPC-C's conditions 1 to 4.",
+         without the node's and the terminals'. At the end every database that was measured keeps TPC-C's conditions 1 to 4.{absent}",
         bytes >> 20,
         tpcc::TERMINALS,
         MEMORY >> 20,
-        CACHE >> 20
+        CACHE >> 20,
+        files::SHARED
     );
+    let measured = |name: &&str| !figure.values_of(&format!("transactions/s: {name}")).is_empty();
+    let sides: Vec<&str> = SIDES.iter().map(|(name, ..)| *name).filter(measured).collect();
     let local = figure.values_of("transactions/s: local").to_vec();
     let row = |name: &str| {
         let median = |what: &str, factor: f64, digits: usize| {
@@ -349,25 +442,35 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64) {
     let table = Table {
         caption: "TPC-C; shares of the host's processor time".into(),
         head: head.map(str::to_owned).to_vec(),
-        rows: SIDES.map(row).to_vec(),
+        rows: sides.iter().map(|name| row(name)).collect(),
     };
     figure.tables.push(table);
-    let groups = SIDES.map(|name| Group {
-        name: name.to_owned(),
+    let group = |name: &&str| Group {
+        name: (*name).to_owned(),
         bars: vec![bars::of(figure.spread_of(&format!("new orders/min: {name}")), 1.0)],
-    });
-    let chart = bars::draw("new orders a minute", &["new orders"], groups.into());
+    };
+    let chart = bars::draw("new orders a minute", &["new orders"], sides.iter().map(group).collect());
     figure.charts.push((chart, "What TPC-C counts, by where the database lies.".into()));
 }
 
-/// In the order in which they alternate.
-const SIDES: [&str; 3] = ["local", "attached", "attached, as many disks"];
-/// A node that makes its volume first: what it lies on, where, and how it is found; bytes of its cache last.
-const NODE: &str = r#""$0" volume create db --size "$1" --on "$2/member" --home "$2/home" >&2
+/// In the order in which they alternate: which database, and how many disks it has.
+const SIDES: [(&str, usize, u64); 4] = [
+    ("local", 0, DISKS),
+    ("attached", 1, DISKS / 3),
+    ("attached, as many disks", 1, DISKS),
+    (WDSA, WDSA_AT, DISKS / 3),
+];
+const WDSA: &str = "wDSA";
+const WDSA_AT: usize = 2;
+/// A node that makes its volume first: what it lies on, where, and how it is found; bytes of its
+/// cache, and what else the volume is.
+const NODE: &str = r#""$0" volume create db --size "$1" --on "$2/member" --home "$2/home" $5 >&2
 exec "$0" volume serve --listen "$3" --home "$2/home" --cache "$4""#;
 const VOLUME: &str = "db";
 /// Of the sockets, in a folder of their own.
-const PORTS: [u16; 2] = [6001, 6002];
+const PORTS: [u16; 3] = [6001, 6002, 6003];
+/// Buffers of a database that has the page cache below it.
+const SHARED: &str = "32MB";
 /// Of PostgreSQL and its page cache.
 const MEMORY: u64 = 128 << 20;
 /// Of the node.
@@ -378,7 +481,7 @@ const DISKS: u64 = 12;
 const A_DISK: u64 = 300;
 /// What stands on the disk meanwhile, beside the databases; and for each warehouse.
 const ROOM: u64 = 1 << 30;
-const ROOM_EACH: u64 = 600 << 20;
+const ROOM_EACH: u64 = 900 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -389,6 +492,14 @@ mod tests {
     fn idle_time_and_waiting_for_disks_are_not_busy() {
         assert_eq!(busy("cpu  10 1 20 1000 500 3 4 5 0 0\ncpu0 1 2 3\n"), Some(38));
         assert_eq!(busy("cpu 1 2\n"), None);
+    }
+
+    #[test]
+    fn what_a_node_has_carried_out_is_read_as_its_command_says_it() {
+        let said = r#"{"volumes": [{"name": "db", "reads": 7, "writes": "through", "writes_done": 3, "hits": 5, "misses": 2}]}"#;
+        let counts = counts_of(said).unwrap();
+        assert_eq!((counts.reads, counts.writes, counts.hits, counts.misses), (7, 3, 5, 2));
+        assert!(counts_of(r#"{"volumes": []}"#).is_none() && counts_of("no node listens").is_none());
     }
 
     #[test]

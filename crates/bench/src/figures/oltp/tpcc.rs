@@ -46,13 +46,28 @@ impl Tpcc {
         Order { program: self.programs.join(program), arguments, user: Some(self.user), ..Order::default() }
     }
 
-    /// Words that run a server of this database, as its user; who starts them is root.
-    pub(super) fn server(&self, data: &Path, port: u16) -> Vec<String> {
+    /// Words that run, as the database's user, what is behind them; who starts them is root.
+    pub(super) fn as_user(&self) -> Vec<String> {
         let [user, group] = [self.user.0, self.user.1].map(|id| id.to_string());
+        ["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups"].map(str::to_owned).to_vec()
+    }
+
+    /// Its number and its group's.
+    pub(super) fn user(&self) -> (u32, u32) {
+        self.user
+    }
+
+    /// Words that run a server of this database; who starts them is its user.
+    pub(super) fn server(&self, data: &Path, port: u16, shared: &str) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
-        let mut words = ["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups"].map(str::to_owned).to_vec();
-        words.extend([text(&self.programs.join("postgres")), "-D".into(), text(data), "-p".into(), port.to_string()]);
-        words.extend(["-k".into(), text(&self.folder)]);
+        let mut words = vec![text(&self.programs.join("postgres")), "-D".into(), text(data), "-p".into()];
+        words.extend([
+            port.to_string(),
+            "-k".into(),
+            text(&self.folder),
+            "-c".into(),
+            format!("shared_buffers={shared}"),
+        ]);
         words.extend(SETTINGS.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]));
         words
     }
@@ -61,14 +76,12 @@ impl Tpcc {
     pub(super) fn load(&self, keeper: &mut Keeper, data: &Path, port: u16, mut told: impl FnMut(u32)) -> Result<()> {
         let place = data.display().to_string();
         keeper.must(&self.order("initdb", &["-D", &place, "-A", "trust", "-U", "postgres", "--no-sync"]))?;
-        let words = self.server(data, port);
+        let words = [self.as_user(), self.server(data, port, "256MB")].concat();
         let stays = Some((self.folder.join("load.log"), rustix::process::Signal::INT.as_raw()));
         let (program, arguments) = words.split_first().context("no program")?;
         let mut order = Order { program: program.into(), arguments: arguments.to_vec(), stays, ..Order::default() };
         // Nothing of it need survive before it is whole.
-        order.arguments.extend(
-            ["-c", "fsync=off", "-c", "shared_buffers=256MB", "-c", "maintenance_work_mem=256MB"].map(str::to_owned),
-        );
+        order.arguments.extend(["-c", "fsync=off", "-c", "maintenance_work_mem=256MB"].map(str::to_owned));
         keeper.serve(&order)?;
         self.is_there(keeper, port)?;
         self.script(keeper, port, "schema.sql", 0)?;
@@ -164,9 +177,8 @@ const MIX: [(&str, u32); 5] = [
     ("delivery.pgbench", 4),
     ("stock_level.pgbench", 4),
 ];
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 6] = [
     "listen_addresses=",
-    "shared_buffers=32MB",
     "max_wal_size=4GB",
     "checkpoint_timeout=1h",
     "autovacuum=off",
