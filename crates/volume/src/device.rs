@@ -4,26 +4,36 @@
 //! with a [`CompletionQueue`](overside_verbs::CompletionQueue). The sentences below carry ids; the
 //! conformance suite has a check for each, named after it.
 //!
-//! - **geometry**: [`Device::geometry`] never changes. Its units are a power of two of at least 512 bytes; its length is whole units.
-//! - **accept**: `submit` takes a prefix of the batch and leaves the rest as it was. With nothing in flight it takes at least one.
-//! - **once**: each request that was taken is given back once, with its tag, its place, its length and its buffers.
-//! - **own**: a request's bytes are touched only from `submit` until `poll` gives it back. A WRITE's bytes are never changed, and
-//!   bytes of a READ's buffer past its length neither.
+//! - **geometry**: [`Device::geometry`] never changes. Its units are a power of two of at least 512
+//!   bytes; its length is whole units.
+//! - **accept**: `submit` takes a prefix of the batch and leaves the rest as it was. With nothing
+//!   in flight it takes at least one.
+//! - **once**: each request that was taken is given back once, with its tag, its place, its length
+//!   and its buffers.
+//! - **own**: a request's bytes are touched only from `submit` until `poll` gives it back. A
+//!   WRITE's bytes are never changed, and bytes of a READ's buffer past its length neither.
 //! - **zeros**: what was never written reads as zeros. So does what a DISCARD or ZERO has covered.
-//! - **written**: once a WRITE has been given back as done, every READ submitted later finds its bytes, until others cover them.
-//! - **overlap**: of requests in flight at the same time that overlap, each sector of 512 bytes is as one of them left it, never a mix,
-//!   and all later READs agree on which.
-//! - **range**: a request that is empty, not whole units, past the end, or longer than its buffer ends as `Invalid`, and changes nothing.
-//! - **apart**: a request that fails changes no byte outside of its range and fails no other request.
-//! - **read-only**: where `Geometry::read_only` is set, requests that write end as `ReadOnly`, and change nothing.
-//! - **durable**: FLUSH covers every write that was given back as done before the FLUSH was submitted. What it covers, and a WRITE with
-//!   FUA, survives what the device says it survives. A sector that was under way then is old or new.
+//! - **written**: once a WRITE has been given back as done, every READ submitted later finds its
+//!   bytes, until others cover them.
+//! - **overlap**: of requests in flight at the same time that overlap, each sector of 512 bytes is
+//!   as one of them left it, never a mix, and all later READs agree on which.
+//! - **range**: a request that is empty, not whole units, past the end, or longer than its buffer
+//!   ends as `Invalid`, and changes nothing.
+//! - **apart**: a request that fails changes no byte outside of its range and fails no other
+//!   request.
+//! - **read-only**: where `Geometry::read_only` is set, requests that write end as `ReadOnly`, and
+//!   change nothing.
+//! - **durable**: FLUSH covers every write that was given back as done before the FLUSH was
+//!   submitted. What it covers, and a WRITE with FUA, survives what the device says it survives. A
+//!   sector that was under way then is old or new.
 //! - **hint**: a HINT changes no byte, and whatever it says is done.
 //! - **check**: a CHECK changes no byte that a READ finds. It names nobody where nothing is wrong.
 //! - **nonblocking**: no call waits for a medium or a peer.
-//! - **arm**: after `arm` returned true, the descriptor becomes readable, or the time that `due` says comes, when `poll` would give
-//!   something back. Without a descriptor everything is given back by the first poll after `submit`.
-//! - **idle**: with nothing in flight, an armed descriptor is not readable and costs no processor time.
+//! - **arm**: after `arm` returned true, the descriptor becomes readable, or the time that `due`
+//!   says comes, when `poll` would give something back. Without a descriptor everything is given
+//!   back by the first poll after `submit`.
+//! - **idle**: with nothing in flight, an armed descriptor is not readable and costs no processor
+//!   time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,7 +45,8 @@ use overside_memory::{Buffer, Bytes};
 /// What is old or new as a whole after a crash, and what places on the wire count in.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Something that holds blocks: one owner, `&mut self`, never waits. Places and lengths are in bytes.
+/// Something that holds blocks: one owner, `&mut self`, never waits. Places and lengths are in
+/// bytes.
 ///
 /// Dropping it lets go of what is in flight: writes may or may not happen, and nothing is touched
 /// afterwards.
@@ -49,10 +60,12 @@ pub trait Device: Send + fmt::Debug {
     /// Appends what has ended to `out`; how many.
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize;
 
-    /// Asks for the descriptor to become readable when something ends. False: poll instead of sleeping.
+    /// Asks for the descriptor to become readable when something ends. False: poll instead of
+    /// sleeping.
     fn arm(&mut self) -> bool;
 
-    /// The descriptor to wait on after [`arm`](Self::arm); the same one always. None where nothing is in flight after a poll.
+    /// The descriptor to wait on after [`arm`](Self::arm); the same one always. None where nothing
+    /// is in flight after a poll.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// When it wants to be polled although its descriptor is not readable: for deadlines, and for
@@ -125,9 +138,11 @@ pub enum Work {
         at: u64,
         /// How many.
         length: u64,
-        /// What is wrong is written again from what is right; what cannot be ends the request as `Corrupt`.
+        /// What is wrong is written again from what is right; what cannot be ends the request as
+        /// `Corrupt`.
         mend: bool,
-        /// Set when it ends: members that had some of it wrong, as bits. A device without members is its own first one.
+        /// Set when it ends: members that had some of it wrong, as bits. A device without members
+        /// is its own first one.
         wrong: u64,
     },
     /// Says what will be asked for.
@@ -161,7 +176,8 @@ pub struct Completion {
     pub tag: u64,
     /// The request, with its buffers.
     pub work: Work,
-    /// How it ended. After a failed READ the buffer holds anything; after a failed WRITE, so do its sectors, each old or new.
+    /// How it ended. After a failed READ the buffer holds anything; after a failed WRITE, so do its
+    /// sectors, each old or new.
     pub result: Result<(), DeviceError>,
 }
 

@@ -1,9 +1,10 @@
 //! A volume that keeps files: which places of its address space are what, and what lies there.
 //!
-//! Such a volume is read and written by the same requests as every other one, so credits, replays and "exactly once" hold for
-//! files as they are. Only places differ: they count bytes, and say of which file. The first part of the space is a table with
-//! an entry of 64 bytes for each id. A READ of an entry says what the file is; a WRITE of one changes it. Every such change may
-//! be carried out twice with the same outcome, as a replay to another life of the node does.
+//! Such a volume is read and written by the same requests as every other one, so credits, replays
+//! and "exactly once" hold for files as they are. Only places differ: they count bytes, and say of
+//! which file. The first part of the space is a table with an entry of 64 bytes for each id. A READ
+//! of an entry says what the file is; a WRITE of one changes it. Every such change may be carried
+//! out twice with the same outcome, as a replay to another life of the node does.
 //!
 //! | place | READ | WRITE |
 //! |---|---|---|

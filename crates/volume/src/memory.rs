@@ -7,8 +7,8 @@ use overside_memory::{Buffer, MemoryError, Segment};
 
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
 
-/// A device whose blocks lie in this process's memory and end with it. Memory that was never written
-/// is not there.
+/// A device whose blocks lie in this process's memory and end with it. Memory that was never
+/// written is not there.
 #[derive(Debug)]
 pub struct MemoryDevice {
     blocks: Buffer,

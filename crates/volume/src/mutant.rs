@@ -9,7 +9,8 @@ pub fn plant(name: &str) {
     let _ = CHOSEN.set(name.to_owned());
 }
 
-/// Whether the fault `name` was chosen. Always false, and compiled away, in builds without `--cfg mutants`.
+/// Whether the fault `name` was chosen. Always false, and compiled away, in builds without `--cfg
+/// mutants`.
 #[cfg(mutants)]
 pub(crate) fn mutant(name: &str) -> bool {
     CHOSEN.get().is_some_and(|chosen| chosen == name)

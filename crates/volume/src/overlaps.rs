@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Admits requests so that no two are under way that overlap and of which one writes. Who has to wait
-/// waits for those before it alone, so requests that conflict are carried out in their order.
+/// Admits requests so that no two are under way that overlap and of which one writes. Who has to
+/// wait waits for those before it alone, so requests that conflict are carried out in their order.
 ///
 /// A mirror needs it, or its sides could differ; so does whoever reads, changes and writes back.
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ impl Entry {
 }
 
 impl Overlaps {
-    /// A request for `length` bytes at `at` arrives under a number that no other has. Whether it may
-    /// go at once; else [`leave`](Self::leave) says when.
+    /// A request for `length` bytes at `at` arrives under a number that no other has. Whether it
+    /// may go at once; else [`leave`](Self::leave) says when.
     pub fn enter(&mut self, id: u64, at: u64, length: u64, writes: bool) -> bool {
         let mut entry = Entry { id, at, end: at.saturating_add(length), writes, admitted: false };
         entry.admitted = !self.entries.iter().any(|before| before.conflicts(&entry));

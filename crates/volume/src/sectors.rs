@@ -1,4 +1,5 @@
-//! 512-byte sectors over a device with longer units: a write of less than a unit reads the unit first.
+//! 512-byte sectors over a device with longer units: a write of less than a unit reads the unit
+//! first.
 //!
 //! The rest of the unit is written as it was read, so each sector stays old or new as a whole.
 
@@ -12,7 +13,8 @@ use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_B
 use crate::overlaps::Overlaps;
 use crate::slots::Slots;
 
-/// A device with units of one sector over one with longer units. What is whole units passes through.
+/// A device with units of one sector over one with longer units. What is whole units passes
+/// through.
 #[derive(Debug)]
 pub struct Sectors<D> {
     inner: D,
@@ -20,7 +22,8 @@ pub struct Sectors<D> {
     unit: u64,
     parents: Slots<Parent>,
     children: Slots<Child>,
-    /// Of what writes, by the inner device's units: a unit that is read to be written back must not change meanwhile.
+    /// Of what writes, by the inner device's units: a unit that is read to be written back must not
+    /// change meanwhile.
     overlaps: Overlaps,
     admitted: Vec<u64>,
     queue: VecDeque<Request>,

@@ -7,8 +7,8 @@ use overside_verbs::{Clock, VerbsError};
 
 use crate::device::{Completion, Device, DeviceError, Request, Work};
 
-/// Sleeps until `device` has something to give back or wants to be polled, at most until `until`. It
-/// may return earlier.
+/// Sleeps until `device` has something to give back or wants to be polled, at most until `until`.
+/// It may return earlier.
 ///
 /// # Errors
 /// When the system refuses to wait.
@@ -23,8 +23,8 @@ pub fn wait(device: &mut dyn Device, clock: &dyn Clock, until: Option<Instant>) 
     }
 }
 
-/// Waits for one device again and again: it polls before it sleeps where that has paid of late, by the one policy of
-/// all who wait ([`overside_verbs::spin`]).
+/// Waits for one device again and again: it polls before it sleeps where that has paid of late, by
+/// the one policy of all who wait ([`overside_verbs::spin`]).
 #[derive(Debug)]
 pub struct Waiter {
     how: Completions,
@@ -55,8 +55,8 @@ impl Waiter {
         Waiter { how, spin: Spin::new(SPIN) }
     }
 
-    /// Polls `device`, and waits until it has something to give back or wants to be polled, at most until `until`. It
-    /// may return earlier. How many completions were appended.
+    /// Polls `device`, and waits until it has something to give back or wants to be polled, at most
+    /// until `until`. It may return earlier. How many completions were appended.
     ///
     /// # Errors
     /// When the system refuses to wait.
@@ -141,7 +141,8 @@ pub fn complete(
     }
 }
 
-/// How long it polls before it sleeps, where that has paid of late; a try after it was in vain takes three times as long.
+/// How long it polls before it sleeps, where that has paid of late; a try after it was in vain
+/// takes three times as long.
 const SPIN: Duration = Duration::from_micros(50);
 /// More polls take longer than that in any case.
 const POLLS_MAX: usize = 4096;

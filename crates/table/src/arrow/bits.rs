@@ -64,7 +64,8 @@ impl Bits {
     }
 }
 
-/// Which rows of a nullable column are there. Until the first null there is nothing but their number.
+/// Which rows of a nullable column are there. Until the first null there is nothing but their
+/// number.
 #[derive(Debug)]
 pub(super) struct Validity {
     /// A set bit is a null while collected.
@@ -77,7 +78,8 @@ impl Validity {
         Validity { absent: Bits::new(), rows: 0 }
     }
 
-    /// Adds rows whose byte `byte` has `mask` where they are null; `any` is what these bytes have in common by `|`.
+    /// Adds rows whose byte `byte` has `mask` where they are null; `any` is what these bytes have
+    /// in common by `|`.
     pub(super) fn push(&mut self, prefixes: &Prefixes<impl Bytes>, byte: usize, mask: u8, any: u8) {
         if any & mask != 0 {
             self.absent.skip(self.rows - self.absent.rows);

@@ -55,7 +55,8 @@ impl ColumnBuilder {
         ColumnBuilder { column_type: column_type.clone(), values, validity: Validity::new() }
     }
 
-    /// Adds which rows have the column's null bit; `any` is what their bytes that hold it have in common by `|`.
+    /// Adds which rows have the column's null bit; `any` is what their bytes that hold it have in
+    /// common by `|`.
     pub(super) fn push_nulls(&mut self, prefixes: &Prefixes<impl Bytes>, bit: NullBit, any: u8) {
         self.validity.push(prefixes, bit.byte, bit.mask, any);
     }

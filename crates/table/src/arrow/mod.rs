@@ -1,7 +1,9 @@
-//! Arrow at the table's edge: schemas, record batches out of scan answers, rows out of record batches.
+//! Arrow at the table's edge: schemas, record batches out of scan answers, rows out of record
+//! batches.
 //!
-//! Nothing else of this crate knows Arrow. Rows lie row-wise and batches column-wise, so each is a transposition: column by
-//! column, specialised by width, from one constant stride into memory that earlier batches have given back.
+//! Nothing else of this crate knows Arrow. Rows lie row-wise and batches column-wise, so each is a
+//! transposition: column by column, specialised by width, from one constant stride into memory that
+//! earlier batches have given back.
 
 mod bits;
 mod cells;

@@ -8,7 +8,8 @@ use super::ArrowError;
 use crate::projection::Projection;
 use crate::schema::{Column, ColumnType, Schema, TimeUnit};
 
-/// A table's schema as Arrow's; the key's names stand in the metadata entry `overside.key`, comma-separated.
+/// A table's schema as Arrow's; the key's names stand in the metadata entry `overside.key`,
+/// comma-separated.
 pub fn to_arrow(schema: &Schema) -> arrow_schema::Schema {
     let key: Vec<&str> = schema.key().iter().map(|&k| schema.columns()[k].name.as_str()).collect();
     let fields: Vec<Field> = schema.columns().iter().map(field).collect();
@@ -22,8 +23,8 @@ pub fn projected_to_arrow(schema: &Schema, projection: &Projection) -> arrow_sch
     arrow_schema::Schema::new(fields)
 }
 
-/// A table's schema from Arrow's, with the named columns as its key. Key columns become not nullable, whatever the
-/// file's schema says: a null in them is refused when rows are loaded.
+/// A table's schema from Arrow's, with the named columns as its key. Key columns become not
+/// nullable, whatever the file's schema says: a null in them is refused when rows are loaded.
 ///
 /// # Errors
 /// A type that no table column can hold, or what breaks a schema's limits.

@@ -94,12 +94,12 @@ impl BatchEncoder {
         BatchEncoder { schema: schema.clone(), codec: KeyCodec::new(schema), layout, blank }
     }
 
-    /// Encodes all rows of a batch into `out`, which is emptied first. Columns are found by name; one that the batch
-    /// lacks is null.
+    /// Encodes all rows of a batch into `out`, which is emptied first. Columns are found by name;
+    /// one that the batch lacks is null.
     ///
     /// # Errors
-    /// A column that the table lacks, or that lacks and may not be null, or has another type; a null where none may be;
-    /// a key or a value that is too long. Then `out` has no row.
+    /// A column that the table lacks, or that lacks and may not be null, or has another type; a
+    /// null where none may be; a key or a value that is too long. Then `out` has no row.
     pub fn encode(&self, batch: &RecordBatch, out: &mut EncodedRows) -> Result<(), ArrowError> {
         out.keys.clear();
         out.key_ends.clear();
@@ -196,7 +196,8 @@ impl BatchEncoder {
         }
     }
 
-    /// Appends a variable column's values to the rows, whose end so far is the end offset of the column before.
+    /// Appends a variable column's values to the rows, whose end so far is the end offset of the
+    /// column before.
     fn write_variable(&self, index: usize, source: Option<&Source<'_>>, values: &mut [u8], starts: &[usize]) {
         let (offsets, head) = (self.layout.prefix_len(), self.blank.len());
         for (row, &start) in starts.iter().enumerate() {

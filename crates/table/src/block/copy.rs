@@ -12,8 +12,8 @@ use crate::row::Malformed;
 
 /// Packs rows of page states into one message, a run a page.
 ///
-/// Sections of a page that lie together are copied together, slots rebased on the way; a projection moves its columns
-/// side by side.
+/// Sections of a page that lie together are copied together, slots rebased on the way; a projection
+/// moves its columns side by side.
 #[derive(Debug)]
 pub struct Copier<'b, 'p> {
     out: &'b mut [u8],
@@ -65,8 +65,9 @@ impl<'b, 'p> Copier<'b, 'p> {
         Ok(bytes)
     }
 
-    /// Adds as many of the delivered rows `rows` of a state as there is room for, and answers how many; none when not
-    /// even one fits. `extent` finds the bytes of a rest that lies in an extent.
+    /// Adds as many of the delivered rows `rows` of a state as there is room for, and answers how
+    /// many; none when not even one fits. `extent` finds the bytes of a rest that lies in an
+    /// extent.
     ///
     /// # Errors
     /// A stored row is broken.
@@ -96,7 +97,8 @@ impl<'b, 'p> Copier<'b, 'p> {
         Ok(taken)
     }
 
-    /// Adds all delivered rows of a state; whether there was room for all of them, else nothing is added.
+    /// Adds all delivered rows of a state; whether there was room for all of them, else nothing is
+    /// added.
     ///
     /// # Errors
     /// A stored row is broken.

@@ -11,9 +11,10 @@ pub struct Fragment {
     pub len: u64,
 }
 
-/// Fragments in message order. Ranges that touch, or that a small gap divides, become one: where a gather entry costs as
-/// much as some bytes on the wire, sending a gap of that many along is cheaper. With a cost that is a sum over entries and
-/// bytes, deciding each gap for itself is optimal.
+/// Fragments in message order. Ranges that touch, or that a small gap divides, become one: where a
+/// gather entry costs as much as some bytes on the wire, sending a gap of that many along is
+/// cheaper. With a cost that is a sum over entries and bytes, deciding each gap for itself is
+/// optimal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fragments {
     list: Vec<Fragment>,
@@ -23,8 +24,9 @@ pub(super) struct Fragments {
 impl Fragments {
     /// Adds arena bytes `range`; answers where in the message (behind its head) they come to lie.
     ///
-    /// `gap_bytes_max`: may be sent along between the range before and this one, which then ascends and may overlap it;
-    /// the caller knows that those bytes are as immutable and as pinned as the ranges. None when it does not.
+    /// `gap_bytes_max`: may be sent along between the range before and this one, which then ascends
+    /// and may overlap it; the caller knows that those bytes are as immutable and as pinned as the
+    /// ranges. None when it does not.
     #[inline]
     pub(super) fn push(&mut self, range: Range<u64>, gap_bytes_max: Option<u64>) -> u64 {
         if let (Some(last), Some(gap)) = (self.list.last_mut(), gap_bytes_max) {
@@ -50,8 +52,8 @@ impl Fragments {
         self.bytes = 0;
     }
 
-    /// Takes everything back that was pushed since there were `list` fragments of `bytes` bytes in all. Of a page that began
-    /// with a fragment of its own, that leaves nothing.
+    /// Takes everything back that was pushed since there were `list` fragments of `bytes` bytes in
+    /// all. Of a page that began with a fragment of its own, that leaves nothing.
     pub(super) fn rewind(&mut self, (list, bytes): (usize, u64)) {
         self.list.truncate(list);
         self.bytes = bytes;

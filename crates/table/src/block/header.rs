@@ -13,7 +13,8 @@ use super::MESSAGE_BYTES_MAX;
 use super::source::Source;
 use crate::row::{Bytes, Malformed};
 
-/// How the rows of an answer were brought together; the three modes of the paper (to-copy §3, §5.3).
+/// How the rows of an answer were brought together; the three modes of the paper (to-copy §3,
+/// §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Packed by the server's CPU.
@@ -29,7 +30,8 @@ pub enum Mode {
 pub struct BlockHeader {
     /// How the rows were brought together.
     pub mode: Mode,
-    /// Rows are packed to the projection; else whole rows' prefixes lie there and the view projects.
+    /// Rows are packed to the projection; else whole rows' prefixes lie there and the view
+    /// projects.
     pub packed: bool,
     /// Rests were left out, because no chosen column lies in them.
     pub without_rests: bool,

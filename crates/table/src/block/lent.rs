@@ -78,8 +78,8 @@ impl LentBlock {
     /// Parses a lent answer to a scan that asked for this projection.
     ///
     /// # Errors
-    /// As [`RowBlock::parse`](super::RowBlock::parse), where the server still vouches for the bytes;
-    /// else [`LentError::Revoked`].
+    /// As [`RowBlock::parse`](super::RowBlock::parse), where the server still vouches for the
+    /// bytes; else [`LentError::Revoked`].
     pub fn parse(loan: Loan, projection: &Projection) -> Result<LentBlock, LentError> {
         let mut slots = Vec::new();
         let parsed = parsed(Lent::new(&loan, Next::default()), projection, &mut slots);
@@ -127,12 +127,12 @@ impl LentBlock {
         row_bytes(self.runs(), self.len(), &self.layout)
     }
 
-    /// Calls `read` with the rows in key order, and gives on what it makes of them if the server still
-    /// vouched for the bytes afterwards.
+    /// Calls `read` with the rows in key order, and gives on what it makes of them if the server
+    /// still vouched for the bytes afterwards.
     ///
-    /// While `read` runs, the server may take the bytes back or, if it is hostile, write there. So `read`
-    /// may see rows that nobody stored: what it does must have no effect that lasts unless this returns
-    /// `Ok`. Nothing outside of the message is ever read.
+    /// While `read` runs, the server may take the bytes back or, if it is hostile, write there. So
+    /// `read` may see rows that nobody stored: what it does must have no effect that lasts unless
+    /// this returns `Ok`. Nothing outside of the message is ever read.
     ///
     /// # Errors
     /// [`LentError::Revoked`].

@@ -1,12 +1,14 @@
 //! Scan answers: one message format for `copy`, `gather` and `delta`.
 //!
-//! A message is a header, a table, and row data wherever the table says. The table of a clean answer (`copy`, `gather`)
-//! lists *runs*: rows whose prefixes lie at constant stride, whose rest slots lie one after another, and whose rests lie
-//! in one heap. Slots are offsets into the page that they were made for; each run carries the *bias* that turns them into
-//! offsets into its heap, so the slots of a page are gathered unchanged. The table of a `delta` answer lists whole leaf
+//! A message is a header, a table, and row data wherever the table says. The table of a clean
+//! answer (`copy`, `gather`) lists *runs*: rows whose prefixes lie at constant stride, whose rest
+//! slots lie one after another, and whose rests lie in one heap. Slots are offsets into the page
+//! that they were made for; each run carries the *bias* that turns them into offsets into its heap,
+//! so the slots of a page are gathered unchanged. The table of a `delta` answer lists whole leaf
 //! pages and delta records as the tree keeps them; the client derives the same runs from them.
 //!
-//! So every mode ends as one [`RowBlock`], and everything behind it (row views, Arrow batches) knows runs only.
+//! So every mode ends as one [`RowBlock`], and everything behind it (row views, Arrow batches)
+//! knows runs only.
 //!
 //! # Version 1
 //!
@@ -37,13 +39,13 @@
 //! last, which may be that of a row that is not in the run.
 //!
 //! An answer of any mode holds as many pages as fit the client's buffers and travel the same way. A
-//! copy answer has a run for each page or part of a page. In a gather answer a page without deltas is
-//! one run and *one* fragment, from the first prefix to the last rest. A delta's row is a run of one
-//! row, a fragment of its record. Rows that a delta replaced may travel as a gap that no run mentions,
-//! where that is cheaper than another fragment. Head and tables of gather and delta answers are filled
-//! with zeros up to a cache line (64 bytes). A page's fragment in a gather answer may begin up to 63
-//! bytes before its first prefix. So source and destination lie alike in their cache lines. Readers go
-//! by offsets.
+//! copy answer has a run for each page or part of a page. In a gather answer a page without deltas
+//! is one run and *one* fragment, from the first prefix to the last rest. A delta's row is a run of
+//! one row, a fragment of its record. Rows that a delta replaced may travel as a gap that no run
+//! mentions, where that is cheaper than another fragment. Head and tables of gather and delta
+//! answers are filled with zeros up to a cache line (64 bytes). A page's fragment in a gather
+//! answer may begin up to 63 bytes before its first prefix. So source and destination lie alike in
+//! their cache lines. Readers go by offsets.
 //!
 //! **Delta answers.** Three tables follow each other from `table_at`:
 //!
@@ -53,35 +55,35 @@
 //! extents  u32 row (bit 31: number of a delta of the page) | u32 at | u32 len | u32 0
 //! ```
 //!
-//! Pages and records are as the tree keeps them, fences included. Rows
-//! `first..end` of a page are inside the scan's bounds. A page's deltas are newest per key, sorted by
-//! key, clipped to the same bounds. Each says at which row its key goes, so the client merges in
-//! O(deltas) without comparing keys, into the runs of a clean answer. Extents hold rests that lie
-//! outside of page and record, ascending.
+//! Pages and records are as the tree keeps them, fences included. Rows `first..end` of a page are
+//! inside the scan's bounds. A page's deltas are newest per key, sorted by key, clipped to the same
+//! bounds. Each says at which row its key goes, so the client merges in O(deltas) without comparing
+//! keys, into the runs of a clean answer. Extents hold rests that lie outside of page and record,
+//! ascending.
 //!
-//! A reader checks before it shows a row. Everything named lies in the message. There are as many rows
-//! as announced. Positions and slots ascend. No byte is prefix, slot or rest of two rows, so the work
-//! that a message causes is bounded by its length.
+//! A reader checks before it shows a row. Everything named lies in the message. There are as many
+//! rows as announced. Positions and slots ascend. No byte is prefix, slot or rest of two rows, so
+//! the work that a message causes is bounded by its length.
 //!
 //! # A scan answer that is lent
 //!
-//! In-place answers are delta answers of as many pages as the request allows bytes. Where the provider
-//! lends they are sent as a loan: head, page, records and extents as they lie, a
-//! descriptor for each page. Where it does not, or a connection has as many loans as can be, the same
-//! bytes arrive as a copy. Beyond the connection's pinned budget pages are copied (mode 0). Over `tcp:`
-//! and `rdma:` in-place is delta.
+//! In-place answers are delta answers of as many pages as the request allows bytes. Where the
+//! provider lends they are sent as a loan: head, page, records and extents as they lie, a
+//! descriptor for each page. Where it does not, or a connection has as many loans as can be, the
+//! same bytes arrive as a copy. Beyond the connection's pinned budget pages are copied (mode 0).
+//! Over `tcp:` and `rdma:` in-place is delta.
 //!
 //! A reader takes header, table entries and slots out once, checks the copies as above, and goes by
-//! them; each thing named lies within one part of the loan. It reads rows where they lie, and believes
-//! what it read only if the lender vouched for the bytes afterwards. Text is checked in the copy. A
-//! server that writes into what it has lent makes rows wrong or refused, and nothing else: tests
-//! `a_mutated_message_that_is_lent_never_panics` and
+//! them; each thing named lies within one part of the loan. It reads rows where they lie, and
+//! believes what it read only if the lender vouched for the bytes afterwards. Text is checked in
+//! the copy. A server that writes into what it has lent makes rows wrong or refused, and nothing
+//! else: tests `a_mutated_message_that_is_lent_never_panics` and
 //! `a_server_that_scribbles_all_the_while_harms_nobody` (unit tests of `block`), the fuzz target
 //! `scan_answer`.
 //!
-//! The server holds a page until its loan is returned. What a client can read is no more than before.
-//! Over `shm:` every connected process of the user maps the segments of all tables for reading,
-//! whatever it asks for.
+//! The server holds a page until its loan is returned. What a client can read is no more than
+//! before. Over `shm:` every connected process of the user maps the segments of all tables for
+//! reading, whatever it asks for.
 
 mod copy;
 mod delta;

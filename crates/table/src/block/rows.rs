@@ -1,7 +1,7 @@
 //! Walking over the rows of a block: the consumer's hot loop.
 //!
-//! What can be known of a run is fetched once (its bytes); a row then costs one slot, two bounds that never fail, and
-//! no decision but the loop's own.
+//! What can be known of a run is fetched once (its bytes); a row then costs one slot, two bounds
+//! that never fail, and no decision but the loop's own.
 
 use super::run::{OpenRun, OpenRuns, slot_at};
 use super::source::{Ahead, Source};

@@ -1,14 +1,15 @@
 //! Runs: rows that lie together, and where they lie in the message.
 //!
-//! An entry of the run table is 24 bytes, six words: `count | prefixes_at | slots_at | heap_at | heap_len | bias`.
-//! `slots_at` 0 means that there are no slots: then a run of one row has the whole heap as its rest, and rows of a longer
-//! run have none.
+//! An entry of the run table is 24 bytes, six words: `count | prefixes_at | slots_at | heap_at |
+//! heap_len | bias`. `slots_at` 0 means that there are no slots: then a run of one row has the
+//! whole heap as its rest, and rows of a longer run have none.
 
 use super::header::u32_at;
 use super::source::Source;
 use crate::row::{Bytes, Malformed};
 
-/// Rows whose prefixes, rest slots and rests each lie one after another; offsets count from the message's start.
+/// Rows whose prefixes, rest slots and rests each lie one after another; offsets count from the
+/// message's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) count: u32,
@@ -41,8 +42,9 @@ impl Run {
         }
     }
 
-    /// Checks that everything the run names lies in the message and that its slots ascend within its heap. What passes
-    /// is read without an error afterwards. What must be kept of the slots is appended to `copies`.
+    /// Checks that everything the run names lies in the message and that its slots ascend within
+    /// its heap. What passes is read without an error afterwards. What must be kept of the slots is
+    /// appended to `copies`.
     pub(super) fn check<'a>(
         &self,
         message: impl Source<'a>,
@@ -147,14 +149,16 @@ impl<P: Bytes> OpenRun<'_, P> {
     }
 }
 
-/// What a slot says without its flag. The slot that ends a run may be the next row's, whose rest lies elsewhere.
+/// What a slot says without its flag. The slot that ends a run may be the next row's, whose rest
+/// lies elsewhere.
 #[inline(always)]
 pub(crate) fn slot_at(slot: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*slot) & !SLOT_OVERFLOW
 }
 
-/// Whether the slots never decrease, lie in `low..=high`, and none but the last is flagged. Without a branch in the loop,
-/// so that it is vectorised: this is the one step of parsing that is not O(runs).
+/// Whether the slots never decrease, lie in `low..=high`, and none but the last is flagged. Without
+/// a branch in the loop, so that it is vectorised: this is the one step of parsing that is not
+/// O(runs).
 fn ascends(slots: &[[u8; 4]], low: u32, high: u64) -> bool {
     let (first, last) = (slot_at(&slots[0]), slot_at(&slots[slots.len() - 1]));
     if first < low || u64::from(last) > high {

@@ -27,12 +27,14 @@ pub trait Source<'a>: Copy {
     /// All bytes from `at` on that lie together with it.
     fn behind(self, at: usize) -> Option<Self::Piece>;
 
-    /// The `count` slots at `at`, for the parser to check; what it must keep of them is appended to `copies`.
+    /// The `count` slots at `at`, for the parser to check; what it must keep of them is appended to
+    /// `copies`.
     fn slots<'c>(self, at: usize, count: usize, copies: &'c mut Vec<[u8; 4]>) -> Option<&'c [[u8; 4]]>
     where
         'a: 'c;
 
-    /// The same slots again, as they were checked. `copies` begins with what was kept of these and all later ones.
+    /// The same slots again, as they were checked. `copies` begins with what was kept of these and
+    /// all later ones.
     fn checked_slots(self, at: usize, count: usize, copies: &mut &'a [[u8; 4]]) -> Option<&'a [[u8; 4]]>;
 }
 
@@ -50,8 +52,9 @@ impl Ahead for () {
 
 /// Lines of the pages to come: those of the message that is read, and the first of the next one.
 ///
-/// The processor's own prefetcher begins anew with each page of a table, since pages lie apart. A reader of copies does not wait
-/// for that, because the copy asks ahead (`memory::kernels`); whoever reads in place asks here.
+/// The processor's own prefetcher begins anew with each page of a table, since pages lie apart. A
+/// reader of copies does not wait for that, because the copy asks ahead (`memory::kernels`);
+/// whoever reads in place asks here.
 #[derive(Clone, Debug, Default)]
 pub struct PagesAhead<'a> {
     now: Lines,
@@ -71,7 +74,8 @@ pub(super) struct Next {
 }
 
 impl Next {
-    /// Behind a message of `rows` rows whose reader looks at about `row_bytes` bytes of each, `next` is read.
+    /// Behind a message of `rows` rows whose reader looks at about `row_bytes` bytes of each,
+    /// `next` is read.
     pub(super) fn new(message: &Loan, rows: usize, row_bytes: usize, next: Option<&Loan>) -> Next {
         let pages = message.parts().iter().filter(|part| is_page(part)).count().max(1);
         let a_page = (rows * row_bytes).div_ceil(pages * LINE_BYTES) + 1;
@@ -218,7 +222,8 @@ impl<'a> Source<'a> for Lent<'a> {
 }
 
 const LINE_BYTES: usize = 64;
-/// Shorter parts are heads and deltas. The processor's own prefetcher does not leave this many bytes either.
+/// Shorter parts are heads and deltas. The processor's own prefetcher does not leave this many
+/// bytes either.
 const PAGE_BYTES_MIN: usize = 4096;
 
 #[cfg(test)]
@@ -241,7 +246,8 @@ mod tests {
         fn take_back(&self, _: u64) {}
     }
 
-    /// A head, two pages with a delta between them, then another message: each later page is asked for once, as far as it is read.
+    /// A head, two pages with a delta between them, then another message: each later page is asked
+    /// for once, as far as it is read.
     #[test]
     fn a_reader_asks_for_each_later_page_once() {
         let segment = Segment::shared(1 << 16).unwrap();

@@ -1,4 +1,5 @@
-//! One page's state as a scan delivers it: which rows of the base page, which delta records, in key order.
+//! One page's state as a scan delivers it: which rows of the base page, which delta records, in key
+//! order.
 
 use std::ops::Range;
 
@@ -48,9 +49,9 @@ impl Piece {
 }
 
 impl<'a> PageState<'a> {
-    /// Merges a base page, of which `rows` are delivered, with its deltas: newest per key, sorted by key, clipped to the
-    /// same bounds (to-copy §5.3, TC-M29). `at` is the arena offset of the page. O(deltas), and O(rows) in a page of
-    /// which some rests lie in extents of their own.
+    /// Merges a base page, of which `rows` are delivered, with its deltas: newest per key, sorted
+    /// by key, clipped to the same bounds (to-copy §5.3, TC-M29). `at` is the arena offset of the
+    /// page. O(deltas), and O(rows) in a page of which some rests lie in extents of their own.
     pub fn new(leaf: Leaf<'a>, at: u64, rows: Range<usize>, deltas: &'a [DeltaAt<'a>]) -> PageState<'a> {
         let end = rows.end.min(leaf.count());
         let base_rows = rows.start.min(end)..end;

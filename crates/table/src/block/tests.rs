@@ -253,7 +253,8 @@ impl Lender for Vouching {
     fn take_back(&self, _: u64) {}
 }
 
-/// A message in memory that a peer lends: in parts that end at `cuts`. The memory is the peer's to write.
+/// A message in memory that a peer lends: in parts that end at `cuts`. The memory is the peer's to
+/// write.
 pub(crate) struct Lending {
     owned: Buffer,
     parts: Vec<ForeignRange>,
@@ -349,7 +350,8 @@ fn look_at_everything(message: &[u8], projection: &Projection) {
     block.row_bytes();
 }
 
-/// A server that writes into what it has lent all the while its reader parses and reads: rows are wrong or refused, and that is all.
+/// A server that writes into what it has lent all the while its reader parses and reads: rows are
+/// wrong or refused, and that is all.
 #[test]
 fn a_server_that_scribbles_all_the_while_harms_nobody() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -435,8 +437,8 @@ proptest! {
         prop_assert_eq!(RowBlock::parse(&message, &world.projection).unwrap().pages(), vec![page; 2]);
     }
 
-    /// What a client has of a page with its deltas are places in the message, in order: nothing is copied, and nothing is
-    /// put aside to be sorted (to-copy §5.3 TC-M29).
+    /// What a client has of a page with its deltas are places in the message, in order: nothing is
+    /// copied, and nothing is put aside to be sorted (to-copy §5.3 TC-M29).
     #[test]
     fn a_client_walks_a_page_and_its_deltas_where_they_lie(world in any_world()) {
         let message = world.delta();

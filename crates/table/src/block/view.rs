@@ -16,8 +16,8 @@ pub(super) type Runs = SmallVec<[Run; 2]>;
 
 /// The rows of one scan answer, in the buffer that it arrived in.
 ///
-/// `B` is whatever holds the bytes: a received buffer, a vector, a slice. It must hold the same bytes throughout; nobody
-/// else may be able to write them.
+/// `B` is whatever holds the bytes: a received buffer, a vector, a slice. It must hold the same
+/// bytes throughout; nobody else may be able to write them.
 #[derive(Debug)]
 pub struct RowBlock<B> {
     bytes: B,
@@ -28,12 +28,13 @@ pub struct RowBlock<B> {
 }
 
 impl<B: AsRef<[u8]>> RowBlock<B> {
-    /// Parses an answer to a scan that asked for this projection. Takes time by the number of runs, and a fraction of a
-    /// nanosecond a row to see that the rests' offsets ascend. Reading the rows afterwards cannot fail; reading text or
-    /// bytes of a row can, see [`RowView`].
+    /// Parses an answer to a scan that asked for this projection. Takes time by the number of runs,
+    /// and a fraction of a nanosecond a row to see that the rests' offsets ascend. Reading the rows
+    /// afterwards cannot fail; reading text or bytes of a row can, see [`RowView`].
     ///
     /// # Errors
-    /// The bytes are no answer of this version, or name bytes outside themselves, or have other rows than they say.
+    /// The bytes are no answer of this version, or name bytes outside themselves, or have other
+    /// rows than they say.
     pub fn parse(bytes: B, projection: &Projection) -> Result<RowBlock<B>, Malformed> {
         let Parsed { header, layout, runs } = parsed(bytes.as_ref(), projection, &mut Vec::new())?;
         Ok(RowBlock { bytes, header, layout, runs })
@@ -44,7 +45,8 @@ impl<B: AsRef<[u8]>> RowBlock<B> {
         &self.header
     }
 
-    /// The pages that a `delta` answer holds, in the order of their rows; none of other answers, which do not say.
+    /// The pages that a `delta` answer holds, in the order of their rows; none of other answers,
+    /// which do not say.
     pub fn pages(&self) -> Vec<AnswerPage> {
         super::delta::pages(self.bytes.as_ref(), &self.header)
     }
@@ -114,7 +116,8 @@ pub(super) struct Parsed {
     pub(super) runs: Runs,
 }
 
-/// Reads all of a message but its rows, wherever it lies. What must be kept of its slots goes to `copies`.
+/// Reads all of a message but its rows, wherever it lies. What must be kept of its slots goes to
+/// `copies`.
 pub(super) fn parsed<'a>(
     message: impl Source<'a>,
     projection: &Projection,
@@ -150,7 +153,8 @@ fn clean_runs<'a>(message: impl Source<'a>, header: &BlockHeader) -> Result<Runs
     Ok(table.chunks(RUN_BYTES).filter_map(|entry| entry.load(0).as_ref().map(Run::read)).collect())
 }
 
-/// Rows are as many as announced, and no byte is two rows': otherwise a short message could announce rows without end.
+/// Rows are as many as announced, and no byte is two rows': otherwise a short message could
+/// announce rows without end.
 fn check_sums(runs: &[Run], header: &BlockHeader) -> Result<(), Malformed> {
     let (mut rows, mut prefixes, mut slots, mut heaps) = (0u64, 0u64, 0u64, 0u64);
     for run in runs {

@@ -47,13 +47,16 @@ use link::Link;
 pub struct ClientOptions {
     /// Bytes of each receive buffer; rows that do not fit travel in parts.
     pub block_bytes: usize,
-    /// Bytes of a message that is lent, at most; several pages share what a message costs. Receive buffers are as long, where the
-    /// provider lends, though only `block_bytes` of each are used by what is not lent.
+    /// Bytes of a message that is lent, at most; several pages share what a message costs. Receive
+    /// buffers are as long, where the provider lends, though only `block_bytes` of each are used by
+    /// what is not lent.
     pub lent_bytes: usize,
-    /// Receive buffers. What is used of them, a page each, should stay within a core's second-level cache.
+    /// Receive buffers. What is used of them, a page each, should stay within a core's second-level
+    /// cache.
     pub blocks: usize,
-    /// Receives posted at once, 8 unless said; a message that meets none waits. Where the receiver copies messages while it polls,
-    /// as over shared memory, two suffice, and the same two buffers stay in its nearest caches.
+    /// Receives posted at once, 8 unless said; a message that meets none waits. Where the receiver
+    /// copies messages while it polls, as over shared memory, two suffice, and the same two buffers
+    /// stay in its nearest caches.
     pub posted: Option<usize>,
     /// How long a server may take for an answer or the next block of one.
     pub timeout: Duration,
@@ -81,7 +84,8 @@ impl Client {
     /// Connects to the provider's part of an address.
     ///
     /// # Errors
-    /// [`ClientError::Link`] when nobody listens there, [`ClientError::Refused`] when the versions differ.
+    /// [`ClientError::Link`] when nobody listens there, [`ClientError::Refused`] when the versions
+    /// differ.
     pub fn connect(provider: Arc<dyn Provider>, name: &str) -> Result<Client, ClientError> {
         Client::connect_with(provider, name, ClientOptions::default())
     }
@@ -124,7 +128,8 @@ impl Client {
     /// Looks a table up.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] when there is none of this name; the text names those that are there.
+    /// [`ClientError::Refused`] when there is none of this name; the text names those that are
+    /// there.
     pub fn table(&mut self, name: &str) -> Result<RemoteTable, ClientError> {
         match self.link.call(&Request::Describe { name })? {
             Reply::Table(info) => RemoteTable::new(info),
@@ -168,13 +173,13 @@ impl Client {
         }
     }
 
-    /// Gives a table an index on some of its columns, most significant first, and waits until it is there; `told` hears how many rows
-    /// have their entries, and of how many. Others read and write the table meanwhile. Where it fails, or the
-    /// connection ends, the table is as it was.
+    /// Gives a table an index on some of its columns, most significant first, and waits until it is
+    /// there; `told` hears how many rows have their entries, and of how many. Others read and write
+    /// the table meanwhile. Where it fails, or the connection ends, the table is as it was.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] where there is such an index, a column is not there or named twice, a row is too long for it, or
-    /// memory is short.
+    /// [`ClientError::Refused`] where there is such an index, a column is not there or named twice,
+    /// a row is too long for it, or memory is short.
     pub fn create_index(
         &mut self,
         table: &RemoteTable,
@@ -191,7 +196,8 @@ impl Client {
         }
     }
 
-    /// Drops an index; the table and its rows stay. Scans that are running through it end as if it were still there.
+    /// Drops an index; the table and its rows stay. Scans that are running through it end as if it
+    /// were still there.
     ///
     /// # Errors
     /// [`ClientError::Refused`] when there is none on these columns.
@@ -217,7 +223,8 @@ impl Client {
         }
     }
 
-    /// How pages of a table travelled, and how long its chains of deltas get; none of a server that does not say.
+    /// How pages of a table travelled, and how long its chains of deltas get; none of a server that
+    /// does not say.
     ///
     /// # Errors
     /// [`ClientError::Refused`] when the table was dropped.
@@ -231,7 +238,8 @@ impl Client {
         }
     }
 
-    /// By which prices the server plans what it sends over this connection's provider; none of a server that does not say.
+    /// By which prices the server plans what it sends over this connection's provider; none of a
+    /// server that does not say.
     ///
     /// # Errors
     /// When the connection fails.
@@ -245,7 +253,8 @@ impl Client {
         }
     }
 
-    /// What memory the server's readers hold back, and who of its threads stalls; none of a server that does not say.
+    /// What memory the server's readers hold back, and who of its threads stalls; none of a server
+    /// that does not say.
     ///
     /// # Errors
     /// When the connection fails.
@@ -263,7 +272,8 @@ impl Client {
     /// answer names them by their index in the batch.
     ///
     /// # Errors
-    /// When the connection fails in the middle, [`ClientError::Partly`] says how many rows were acknowledged.
+    /// When the connection fails in the middle, [`ClientError::Partly`] says how many rows were
+    /// acknowledged.
     pub fn put(&mut self, table: &RemoteTable, mode: PutMode, batch: &RowBatch) -> Result<Applied, ClientError> {
         let mut puts = self.puts(table, mode);
         puts.put(batch)?;
@@ -305,18 +315,19 @@ impl Client {
         }
     }
 
-    /// Scans a range. No snapshot: each page is one instant's state, every row returned was current at
-    /// some moment of the scan, rows present throughout come exactly once, in key order.
+    /// Scans a range. No snapshot: each page is one instant's state, every row returned was current
+    /// at some moment of the scan, rows present throughout come exactly once, in key order.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] for a column that is not there, [`ClientError::Key`] for bounds of other types.
+    /// [`ClientError::Refused`] for a column that is not there, [`ClientError::Key`] for bounds of
+    /// other types.
     pub fn scan<'a>(&'a mut self, table: &RemoteTable, options: &ScanOptions<'_>) -> Result<Scan<'a>, ClientError> {
         Scan::start(&mut self.link, table, options, false)
     }
 
     /// As [`scan`](Self::scan), by a caller that reads in place what the server lends to it
-    /// ([`Scan::next_in_place`]): `auto` may then choose that as well. Where the server or its provider
-    /// does not lend, everything is copied.
+    /// ([`Scan::next_in_place`]): `auto` may then choose that as well. Where the server or its
+    /// provider does not lend, everything is copied.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
@@ -328,14 +339,16 @@ impl Client {
         Scan::start(&mut self.link, table, options, true)
     }
 
-    /// As [`scan`](Self::scan), by this side's own way through the server's memory: the server is asked where the table lies, and its
-    /// program takes no further part, whatever the [mode](ScanOptions::mode). Each page is the table's state at one instant of the scan.
-    /// Only a server that was started for it ([`ServerOptions::one_sided`]) grants its memory.
+    /// As [`scan`](Self::scan), by this side's own way through the server's memory: the server is
+    /// asked where the table lies, and its program takes no further part, whatever the
+    /// [mode](ScanOptions::mode). Each page is the table's state at one instant of the scan. Only a
+    /// server that was started for it ([`ServerOptions::one_sided`]) grants its memory.
     ///
     /// [`ServerOptions::one_sided`]: crate::server::ServerOptions::one_sided
     ///
     /// # Errors
-    /// As [`scan`](Self::scan), and where the server does not grant its memory, or an index is wanted.
+    /// As [`scan`](Self::scan), and where the server does not grant its memory, or an index is
+    /// wanted.
     pub fn scan_one_sided<'a>(
         &'a mut self,
         table: &RemoteTable,
@@ -394,5 +407,6 @@ fn needs_indexes(features: Features) -> Result<(), ClientError> {
     Err(ClientError::Refused { code: FaultCode::BadRequest, text: text.into() })
 }
 
-/// Six pages: what a message costs is then a small part of what reading it takes (docs/design/009-loans.md).
+/// Six pages: what a message costs is then a small part of what reading it takes
+/// (docs/design/009-loans.md).
 const LENT_BYTES: usize = 100 << 10;

@@ -1,7 +1,9 @@
-//! A scan that the server takes no part in: this side reads the mapping table and the leaves (to-copy §6, TC-M41).
+//! A scan that the server takes no part in: this side reads the mapping table and the leaves
+//! (to-copy §6, TC-M41).
 //!
-//! The server is asked once for where they lie, and again where the table has outgrown what it said. All it says, and all that is read, is
-//! checked: `overside_bwtree::Walk` checks pages, and [`RowBlock`] the rows that are packed of them.
+//! The server is asked once for where they lie, and again where the table has outgrown what it
+//! said. All it says, and all that is read, is checked: `overside_bwtree::Walk` checks pages, and
+//! [`RowBlock`] the rows that are packed of them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -135,7 +137,8 @@ impl Granted {
         })
     }
 
-    /// The region that a place lies in: where in it, the bytes from there to its end, and what is read.
+    /// The region that a place lies in: where in it, the bytes from there to its end, and what is
+    /// read.
     fn place(&self, at: u64) -> Option<(u64, u64, Remote<Readable>)> {
         let (begin, (len, remote)) = self.regions.range(..=at).next_back()?;
         let inside = at - begin;

@@ -10,8 +10,8 @@ use super::{ClientError, RowBatch};
 use crate::arrow::EncodedRows;
 use crate::wire::{Applied, FAILED_MAX, PutMode, Reply, Request};
 
-/// Batches that are put one after another, without a pause between them: the server works on some requests while the caller
-/// makes the next ones.
+/// Batches that are put one after another, without a pause between them: the server works on some
+/// requests while the caller makes the next ones.
 #[derive(Debug)]
 pub struct Puts<'c> {
     link: &'c mut Link,
@@ -32,7 +32,8 @@ pub struct PutsApplied {
     pub applied: u64,
     /// Of those that did, the ones that replaced a row that was there.
     pub replaced: u64,
-    /// The others, by their index among all rows put, with the reason; at most [`FAILED_MAX`] of them are named.
+    /// The others, by their index among all rows put, with the reason; at most [`FAILED_MAX`] of
+    /// them are named.
     pub failed: Vec<(u64, crate::wire::FaultCode)>,
 }
 
@@ -159,6 +160,6 @@ fn is_of(applied: &Applied, rows: u64) -> bool {
     u64::from(applied.rows) <= rows && applied.applied <= applied.rows && applied.replaced <= applied.applied && named
 }
 
-/// Requests that wait for their replies at once. A server that is done with them all has to wait for the next rows to be
-/// read and encoded, which come by some thousands.
+/// Requests that wait for their replies at once. A server that is done with them all has to wait
+/// for the next rows to be read and encoded, which come by some thousands.
 pub(super) const PUTS_AHEAD: usize = 12;

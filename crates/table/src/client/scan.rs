@@ -19,10 +19,12 @@ use crate::wire::{self, Bounds, Features, MessageKind, Mode, Reply, Request, Sca
 pub struct ScanOptions<'a> {
     /// Lower end: values of the key's first columns, at least one.
     pub from: Bound<&'a [ValueRef<'a>]>,
-    /// Upper end, likewise. A bound of fewer columns than the key has covers all keys that start with them.
+    /// Upper end, likewise. A bound of fewer columns than the key has covers all keys that start
+    /// with them.
     pub to: Bound<&'a [ValueRef<'a>]>,
-    /// Through the index on these columns, in its order; the bounds are then values of its columns, and a null is less than any
-    /// other. A range with an upper end alone leaves nulls out. None: in the order of the keys.
+    /// Through the index on these columns, in its order; the bounds are then values of its columns,
+    /// and a null is less than any other. A range with an upper end alone leaves nulls out. None:
+    /// in the order of the keys.
     pub index: Option<&'a [usize]>,
     /// Columns by index, in the order wanted.
     pub columns: Option<&'a [usize]>,
@@ -142,8 +144,8 @@ impl<'a> Scan<'a> {
         Ok(Scan { link, number: 0, projection, messages: 0, summary, state, one_sided })
     }
 
-    /// The next block of rows; none at the end. Blocks may be kept, up to the client's receive buffers.
-    /// What was lent is copied.
+    /// The next block of rows; none at the end. Blocks may be kept, up to the client's receive
+    /// buffers. What was lent is copied.
     ///
     /// # Errors
     /// When the server refuses the scan, sends something broken, or goes away.
@@ -155,10 +157,11 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// The next block of rows, where the server lent it to be read in place; none at the end. What a
-    /// scan that was started by [`scan_in_place`](super::Client::scan_in_place) has not read yet stays
-    /// as it is in the server's memory: drop each block when it was read. The server waits for blocks
-    /// that are kept, and closes the connection of a client that keeps one past its deadline.
+    /// The next block of rows, where the server lent it to be read in place; none at the end. What
+    /// a scan that was started by [`scan_in_place`](super::Client::scan_in_place) has not read yet
+    /// stays as it is in the server's memory: drop each block when it was read. The server waits
+    /// for blocks that are kept, and closes the connection of a client that keeps one past its
+    /// deadline.
     ///
     /// # Errors
     /// As [`next_block`](Self::next_block), and when the server takes back what it lent.

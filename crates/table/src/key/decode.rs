@@ -4,7 +4,8 @@ use super::encode::{CLOSED, ESCAPED};
 use crate::row::Value;
 use crate::schema::ColumnType;
 
-/// Takes a value off the front of `rest`; none when the bytes are no value of this type. `last` as in encoding.
+/// Takes a value off the front of `rest`; none when the bytes are no value of this type. `last` as
+/// in encoding.
 pub(super) fn value(column_type: &ColumnType, last: bool, rest: &mut &[u8]) -> Option<Value> {
     Some(match column_type {
         ColumnType::Int8 => Value::Int8((take::<1>(rest)?[0] ^ 0x80) as i8),

@@ -1,7 +1,8 @@
-//! Keys of secondary indexes: the values of an index's columns, and behind them the row's primary key.
+//! Keys of secondary indexes: the values of an index's columns, and behind them the row's primary
+//! key.
 //!
-//! A value is encoded as within a primary key that goes on behind it, so that no value's bytes begin
-//! another's. In a column that may be null a byte comes before it: 0 for null, which nothing
+//! A value is encoded as within a primary key that goes on behind it, so that no value's bytes
+//! begin another's. In a column that may be null a byte comes before it: 0 for null, which nothing
 //! follows, and 1 for a value. So nulls come first.
 
 use super::{KeyError, encode, limited};
@@ -52,10 +53,12 @@ impl IndexCodec {
         self.columns.first().is_some_and(|column| column.nullable)
     }
 
-    /// Appends values of the first columns, or of all: every key that starts with these values starts with these bytes.
+    /// Appends values of the first columns, or of all: every key that starts with these values
+    /// starts with these bytes.
     ///
     /// # Errors
-    /// More values than columns, a null where none may be, a value of another type, or too many bytes; then `out` is as it was.
+    /// More values than columns, a null where none may be, a value of another type, or too many
+    /// bytes; then `out` is as it was.
     pub fn encode_first(&self, values: &[ValueRef<'_>], out: &mut Vec<u8>) -> Result<(), KeyError> {
         if values.len() > self.columns.len() {
             return Err(KeyError::ValueCount { given: values.len(), columns: self.columns.len() });

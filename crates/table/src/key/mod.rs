@@ -11,7 +11,8 @@
 //! | text and bytes, last column of the key | as they are |
 //! | text and bytes, before another column | 0x00 as 0x00 0xff; closed by 0x00 0x00 |
 //!
-//! So the first columns alone encode to a prefix of the whole key, which is what range bounds on them need.
+//! So the first columns alone encode to a prefix of the whole key, which is what range bounds on
+//! them need.
 
 mod decode;
 mod encode;
@@ -51,8 +52,8 @@ impl KeyCodec {
     /// Appends a whole key.
     ///
     /// # Errors
-    /// Another number of values than the key has columns, a null, a value of another type, or too many bytes; then
-    /// `out` is as it was.
+    /// Another number of values than the key has columns, a null, a value of another type, or too
+    /// many bytes; then `out` is as it was.
     pub fn encode(&self, values: &[ValueRef<'_>], out: &mut Vec<u8>) -> Result<(), KeyError> {
         if values.len() != self.types.len() {
             return Err(KeyError::ValueCount { given: values.len(), columns: self.types.len() });
@@ -60,7 +61,8 @@ impl KeyCodec {
         self.encode_first(values, out)
     }
 
-    /// Appends the first columns of a key, or all: every key that starts with these values starts with these bytes.
+    /// Appends the first columns of a key, or all: every key that starts with these values starts
+    /// with these bytes.
     ///
     /// # Errors
     /// As [`KeyCodec::encode`], but fewer values are right.

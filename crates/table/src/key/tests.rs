@@ -33,7 +33,8 @@ fn encode(codec: &KeyCodec, values: &[Value]) -> Vec<u8> {
     key
 }
 
-/// A codec whose first column may be one of variable length, and two keys of it that often share columns.
+/// A codec whose first column may be one of variable length, and two keys of it that often share
+/// columns.
 fn codec_and_keys() -> impl Strategy<Value = (KeyCodec, Vec<Value>, Vec<Value>)> {
     (any_schema(), any::<[u128; 6]>(), any::<[bool; 3]>()).prop_map(|(schema, seeds, same)| {
         let codec = KeyCodec::new(&schema);

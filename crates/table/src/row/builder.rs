@@ -7,8 +7,8 @@ use crate::schema::{ColumnType, VALUE_BYTES_MAX};
 
 /// Writes rows of one layout, one after another, into one buffer.
 ///
-/// Fixed-width columns may be set in any order, variable columns in ascending order. A nullable column that is not set
-/// is null.
+/// Fixed-width columns may be set in any order, variable columns in ascending order. A nullable
+/// column that is not set is null.
 ///
 /// ```
 /// # use std::sync::Arc;

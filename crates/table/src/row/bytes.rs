@@ -26,8 +26,8 @@ pub trait Bytes: Copy + Default + sealed::Sealed {
     /// Copies the first `out.len()` bytes; false, and nothing is copied, when there are fewer.
     fn copy_to(self, out: &mut [u8]) -> bool;
 
-    /// The `N` bytes at `at`, `at + stride` and so on, as many as `out` has room for; false, and nothing is copied, when they are not
-    /// all inside.
+    /// The `N` bytes at `at`, `at + stride` and so on, as many as `out` has room for; false, and
+    /// nothing is copied, when they are not all inside.
     fn strided<const N: usize>(self, at: usize, stride: usize, out: &mut [[u8; N]]) -> bool;
 
     /// Pieces of `width` bytes, one after another.

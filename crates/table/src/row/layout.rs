@@ -4,8 +4,8 @@ use crate::schema::{ColumnType, Schema};
 
 /// Offsets of every column of a row: computed once a schema or projection, shared by all its rows.
 ///
-/// The columns stand in the order in which the reader asked for them, which for a projection is not the order in which
-/// they lie.
+/// The columns stand in the order in which the reader asked for them, which for a projection is not
+/// the order in which they lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLayout {
     pub(crate) columns: Box<[ColumnLayout]>,

@@ -81,7 +81,8 @@ impl ValueRef<'_> {
     }
 }
 
-/// Numbers as numbers (decimals unscaled, dates and timestamps in ticks), text as it is, bytes in hexadecimal.
+/// Numbers as numbers (decimals unscaled, dates and timestamps in ticks), text as it is, bytes in
+/// hexadecimal.
 impl fmt::Display for ValueRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

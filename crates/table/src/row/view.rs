@@ -8,11 +8,11 @@ use crate::schema::ColumnType;
 /// A row, borrowed from a page, a delta record or a received buffer: from memory of one's own, or
 /// from a peer's (then `P` is a [`ForeignSlice`](overside_memory::ForeignSlice)).
 ///
-/// Getters of numbers give values. Text and bytes are borrowed where they lie in memory of one's own;
-/// [`copy_bytes`](Self::copy_bytes) and [`copy_str`](Self::copy_str) take them from anywhere.
+/// Getters of numbers give values. Text and bytes are borrowed where they lie in memory of one's
+/// own; [`copy_bytes`](Self::copy_bytes) and [`copy_str`](Self::copy_str) take them from anywhere.
 ///
-/// Its bytes may come from a hostile peer: the prefix has the layout's length (whoever made the view saw to that), and
-/// everything else is checked where it is read.
+/// Its bytes may come from a hostile peer: the prefix has the layout's length (whoever made the
+/// view saw to that), and everything else is checked where it is read.
 #[derive(Clone, Copy)]
 pub struct RowView<'a, P = &'a [u8]> {
     prefix: P,
@@ -98,8 +98,8 @@ impl<'a> RowView<'a> {
         fixed_value(&layout.column_type, &self.prefix[offset..offset + width])
     }
 
-    /// Checks everything that the getters would: null bits, booleans, offsets, UTF-8. A server does this once for a
-    /// row that a client sent, so that what it stores is whole.
+    /// Checks everything that the getters would: null bits, booleans, offsets, UTF-8. A server does
+    /// this once for a row that a client sent, so that what it stores is whole.
     ///
     /// # Errors
     /// What is broken first.
@@ -146,7 +146,8 @@ impl<'a, P: Bytes> RowView<'a, P> {
         self.prefix
     }
 
-    /// End offsets and bytes of the variable columns, as they lie; empty where the answer left them out.
+    /// End offsets and bytes of the variable columns, as they lie; empty where the answer left them
+    /// out.
     #[inline]
     pub fn rest(&self) -> P {
         self.rest
@@ -195,7 +196,8 @@ impl<'a, P: Bytes> RowView<'a, P> {
         Ok(bytes.is_some())
     }
 
-    /// Appends the text of a Utf8 column to `out`; false when it is null. What is checked is the copy.
+    /// Appends the text of a Utf8 column to `out`; false when it is null. What is checked is the
+    /// copy.
     ///
     /// # Errors
     /// The row's bytes are broken there; `out` is as it was.

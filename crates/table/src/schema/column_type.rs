@@ -19,14 +19,16 @@ pub enum ColumnType {
     UInt64,
     Float32,
     Float64,
-    /// A 128-bit integer read as `value / 10^scale`; precision 1 to 38 digits, scale -38 to 38 and not above it.
+    /// A 128-bit integer read as `value / 10^scale`; precision 1 to 38 digits, scale -38 to 38 and
+    /// not above it.
     Decimal128 {
         precision: u8,
         scale: i8,
     },
     /// Days since 1970-01-01.
     Date32,
-    /// Ticks since 1970-01-01T00:00:00: in UTC when a zone is named (to show it in), else in no zone at all.
+    /// Ticks since 1970-01-01T00:00:00: in UTC when a zone is named (to show it in), else in no
+    /// zone at all.
     Timestamp {
         unit: TimeUnit,
         zone: Option<Arc<str>>,
@@ -41,7 +43,8 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
-    /// Bytes of a value in a row's prefix; none for the types of variable length, whose values lie in the rest.
+    /// Bytes of a value in a row's prefix; none for the types of variable length, whose values lie
+    /// in the rest.
     pub fn width(&self) -> Option<usize> {
         Some(match self {
             ColumnType::Boolean | ColumnType::Int8 | ColumnType::UInt8 => 1,

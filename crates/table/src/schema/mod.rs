@@ -1,7 +1,7 @@
 //! Schemas: the columns of a table, their types, and which of them are the primary key.
 //!
-//! A [`Schema`] is valid by construction: everything that reads one (row layouts, key codecs, the wire) relies on the
-//! limits checked in [`Schema::new`].
+//! A [`Schema`] is valid by construction: everything that reads one (row layouts, key codecs, the
+//! wire) relies on the limits checked in [`Schema::new`].
 
 mod column_type;
 mod wire;
@@ -224,7 +224,8 @@ pub const COLUMNS_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Columns of a primary key.
 pub const KEY_COLUMNS_MAX: usize = 16;
-/// Bytes of null bits and fixed-width columns of one row; a quarter of a 16 KiB page, so that a page holds rows.
+/// Bytes of null bits and fixed-width columns of one row; a quarter of a 16 KiB page, so that a
+/// page holds rows.
 pub const PREFIX_BYTES_MAX: usize = 4096;
 /// Bytes of a [`ColumnType::FixedBinary`].
 pub const FIXED_BINARY_MAX: u16 = 4096;

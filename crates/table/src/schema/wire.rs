@@ -1,7 +1,7 @@
 //! A schema as bytes (docs/reference/wire.md, Schemas): bounded, versioned, read by a total parser.
 //!
-//! `version u8 | columns u16 | key columns u8 | column… | key column u16…`, little-endian; a column is
-//! `type u8 | nullable u8 | name length u8 | name | parameters of the type`.
+//! `version u8 | columns u16 | key columns u8 | column… | key column u16…`, little-endian; a column
+//! is `type u8 | nullable u8 | name length u8 | name | parameters of the type`.
 //!
 //! # Version 1
 //!

@@ -8,8 +8,8 @@ use crate::block::{Copier, DeltaAnswer, DeltaMark, Fragment, GatherAnswer, Gathe
 use crate::projection::Projection;
 use crate::wire::{MODES, Mode};
 
-/// Drafts of a message of some pages, used again message after message. The last page of a draft is the one in hand: it
-/// may still turn out to travel otherwise, or in the next message.
+/// Drafts of a message of some pages, used again message after message. The last page of a draft is
+/// the one in hand: it may still turn out to travel otherwise, or in the next message.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     gather: GatherAnswer,
@@ -81,8 +81,9 @@ impl<'a> Draft<'a> {
 }
 
 impl Ways {
-    /// Prices of all ways for the page in hand, or for one like it; none when not even copying can be priced. A page that
-    /// `joins` those of a message spares a request where it travels as they do.
+    /// Prices of all ways for the page in hand, or for one like it; none when not even copying can
+    /// be priced. A page that `joins` those of a message spares a request where it travels as they
+    /// do.
     pub(crate) fn plan(
         &mut self,
         state: &PageState<'_>,
@@ -128,9 +129,9 @@ impl Ways {
         Some(Priced { prepared_ns, plan })
     }
 
-    /// Sending the page in hand from where it lies: an entry for each fragment, at both ends. A delta
-    /// answer leaves the merging to the receiver, and so does one that is lent, of which the receiver
-    /// reads what was asked for, where it lies.
+    /// Sending the page in hand from where it lies: an entry for each fragment, at both ends. A
+    /// delta answer leaves the merging to the receiver, and so does one that is lent, of which the
+    /// receiver reads what was asked for, where it lies.
     fn in_place<'p>(
         &self,
         planner: &'p Planner,

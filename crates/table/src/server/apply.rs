@@ -106,7 +106,8 @@ fn put_of(mode: PutMode) -> Put {
     }
 }
 
-/// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes, what is left to do.
+/// Deletes a batch of encoded keys. Where others hold back the memory that the next of them takes,
+/// what is left to do.
 pub(crate) fn delete(table: &Arc<Table>, keys: &[u8], now: impl FnOnce() -> Instant) -> Result<Deleting, Denied> {
     let mut change = change_keys(table, keys)?;
     let (applied, left) = delete_from(table, &mut change, keys, Applied::default(), true);
@@ -126,7 +127,8 @@ pub(crate) enum Deleting {
     Parked(Parked),
 }
 
-/// Deletes that wait for memory which others hold back. The worker serves its other clients meanwhile.
+/// Deletes that wait for memory which others hold back. The worker serves its other clients
+/// meanwhile.
 #[derive(Debug)]
 pub(crate) struct Parked {
     /// A table that is dropped meanwhile shall not be kept by it.
@@ -187,7 +189,8 @@ fn change_keys<'t>(table: &'t Table, keys: &[u8]) -> Result<Change<'t>, Denied> 
     table.change(Claim::Delete, keys.len(), keys.iter().map(|key| key.len()).sum())
 }
 
-/// Deletes keys one after another; those that are left where `parks` and there is no memory for the next.
+/// Deletes keys one after another; those that are left where `parks` and there is no memory for the
+/// next.
 fn delete_from<'k>(
     table: &Table,
     change: &mut Change<'_>,

@@ -1,8 +1,9 @@
 //! How long chains of deltas grow, by how a table's pages travel (to-copy §5.4, TC-M32).
 //!
-//! A page that is copied out is merged each time it is read, so that a short chain pays while more pages are read than
-//! rows are changed. One that travels as it lies costs its sender hardly more for its deltas: consolidating it is what
-//! costs then, and chains are as long as they may be. So they are without scans, too.
+//! A page that is copied out is merged each time it is read, so that a short chain pays while more
+//! pages are read than rows are changed. One that travels as it lies costs its sender hardly more
+//! for its deltas: consolidating it is what costs then, and chains are as long as they may be. So
+//! they are without scans, too.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,8 +1,9 @@
 //! How fast work in the background may go, so that those who wait for replies hardly notice it.
 //!
-//! The pace grows step by step and is halved whenever the p99.9 of what requests take passes twice what it is
-//! without such work. It never falls below a floor, so that the work comes to its end. [`Governor`] is a pure state
-//! machine: times and latencies come in as values. [`Pace`] feeds it by a server's clock and by what its workers record.
+//! The pace grows step by step and is halved whenever the p99.9 of what requests take passes twice
+//! what it is without such work. It never falls below a floor, so that the work comes to its end.
+//! [`Governor`] is a pure state machine: times and latencies come in as values. [`Pace`] feeds it
+//! by a server's clock and by what its workers record.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -57,8 +58,9 @@ impl Governor {
         }
     }
 
-    /// A piece of work begins. What requests took before it, `measured`, is the measure for what they may take,
-    /// unless other work is under way. It begins with half of the pace that the last one came to.
+    /// A piece of work begins. What requests took before it, `measured`, is the measure for what
+    /// they may take, unless other work is under way. It begins with half of the pace that the last
+    /// one came to.
     pub(crate) fn begin(&mut self, now: Duration, measured: &Latency) {
         self.works += 1;
         if self.works > 1 {
@@ -265,8 +267,8 @@ const JUDGE_NONE: Duration = Duration::from_millis(50);
 const FEW: u64 = 100;
 /// How long the work pauses to find that out.
 const LISTEN: Duration = Duration::from_millis(100);
-/// What may go at once, as parts of a second: as much as is left undone while it listens, and at a higher
-/// pace no burst that would be noticed.
+/// What may go at once, as parts of a second: as much as is left undone while it listens, and at a
+/// higher pace no burst that would be noticed.
 const FLOOR_AT_ONCE: u64 = 8;
 const PACE_AT_ONCE: u64 = 100;
 const NANOS: u128 = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! Pages becoming messages: as many in one as fit the client's buffers and travel the same way.
 //!
-//! What a message costs at both ends (requests, rings, completions, parsing its head) is shared by its pages. A page that is
-//! cheaper another way, or does not fit, begins the next message.
+//! What a message costs at both ends (requests, rings, completions, parsing its head) is shared by
+//! its pages. A page that is cheaper another way, or does not fit, begins the next message.
 
 use overside_bwtree::{OverflowRef, PinnedPage};
 use overside_memory::View;
@@ -13,7 +13,8 @@ use crate::block::{Copier, HEADER_BYTES};
 use crate::wire::Mode;
 
 impl ActiveScan {
-    /// A message of fragments; copied where the first page is too long or too scattered for one. With the way it went.
+    /// A message of fragments; copied where the first page is too long or too scattered for one.
+    /// With the way it went.
     pub(super) fn in_place(
         &mut self,
         first: Part,
@@ -55,7 +56,8 @@ impl ActiveScan {
         (Turn::Message(if way == Mode::InPlace { message.lendable() } else { message }), way)
     }
 
-    /// A packed message: as many rows as fit of the first page and then whole pages, or one row in parts.
+    /// A packed message: as many rows as fit of the first page and then whole pages, or one row in
+    /// parts.
     pub(super) fn copied(&mut self, first: Part, choice: Choice, terms: &Terms<'_>, context: &Context<'_>) -> Turn {
         let Some(mut taken) = context.take(LARGE_BYTES.min(terms.block_bytes)) else {
             self.begun = Some(first);

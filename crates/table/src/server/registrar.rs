@@ -1,4 +1,5 @@
-//! The tables' memory: registered with every provider as it comes, deregistered as it goes, and never more than the server may take.
+//! The tables' memory: registered with every provider as it comes, deregistered as it goes, and
+//! never more than the server may take.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

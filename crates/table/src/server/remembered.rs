@@ -1,8 +1,9 @@
 //! Prices of pages like this one, so that not every page is priced.
 //!
-//! Pricing a page means drafting it in every way, which costs about a tenth of sending it. Within a scan, pages with as many
-//! deltas and about as many rows come at nearly the same prices. So a page's plan serves for the next ones of its kind, for
-//! the more of them the more often pricing anew has led to the same choice.
+//! Pricing a page means drafting it in every way, which costs about a tenth of sending it. Within a
+//! scan, pages with as many deltas and about as many rows come at nearly the same prices. So a
+//! page's plan serves for the next ones of its kind, for the more of them the more often pricing
+//! anew has led to the same choice.
 
 use overside_planner::Plan;
 
@@ -13,7 +14,8 @@ use crate::wire::{MODES, Mode, WAYS};
 #[derive(Clone, Debug)]
 pub(crate) struct Priced {
     pub(crate) plan: Plan<WAYS>,
-    /// What making a message of it takes in the chosen way by the device's profile alone; posting it is not part of that.
+    /// What making a message of it takes in the chosen way by the device's profile alone; posting
+    /// it is not part of that.
     pub(crate) prepared_ns: f64,
 }
 
@@ -78,8 +80,8 @@ impl Remembered {
 
 /// Chains that are longer are one kind.
 const DELTAS_MAX: usize = 15;
-/// Pages that one page's prices serve at most. With that pricing is some two hundredths of the work, and not in step with the
-/// messages whose time is taken.
+/// Pages that one page's prices serve at most. With that pricing is some two hundredths of the
+/// work, and not in step with the messages whose time is taken.
 const SERVES_MAX: u32 = 23;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A running scan: page after page, each sent in the way that was asked for or that is cheapest. How they become messages
-//! is in [`super::message`].
+//! A running scan: page after page, each sent in the way that was asked for or that is cheapest.
+//! How they become messages is in [`super::message`].
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ pub(super) struct Choice {
     over_budget: bool,
 }
 
-/// The pages of a message that travel as planned: how many, and what making it of them takes by the device's profile.
+/// The pages of a message that travel as planned: how many, and what making it of them takes by the
+/// device's profile.
 #[derive(Clone, Copy, Default)]
 struct Planned {
     pages: u32,
@@ -103,8 +104,9 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    /// Bytes of a message that travels this way, at most. Copies are as long as the buffers that a client finds in its caches again;
-    /// what is lent meets no buffer, and what a message costs at both ends is shared by more pages.
+    /// Bytes of a message that travels this way, at most. Copies are as long as the buffers that a
+    /// client finds in its caches again; what is lent meets no buffer, and what a message costs at
+    /// both ends is shared by more pages.
     pub(super) fn message_bytes(&self, way: Mode) -> usize {
         match (way, self.lent_bytes_max) {
             (Mode::InPlace, Some(lent)) => lent,
@@ -227,7 +229,8 @@ impl ActiveScan {
         turn
     }
 
-    /// The next page with rows, and how it is to travel; `joins`: in the message of earlier ones, which travel so.
+    /// The next page with rows, and how it is to travel; `joins`: in the message of earlier ones,
+    /// which travel so.
     pub(super) fn next_part(&mut self, terms: &Terms<'_>, joins: Option<Mode>) -> Option<(Part, Choice)> {
         loop {
             let part = match self.begun.take() {
@@ -349,5 +352,6 @@ fn bound(bound: Option<(&[u8], bool)>) -> Bound<&[u8]> {
 
 /// Looks at the pins while as many bytes are sent as they may hold.
 const LOOKS: u64 = 8;
-/// Pages found in one go: what a worker produces at once (four messages), where two share a message.
+/// Pages found in one go: what a worker produces at once (four messages), where two share a
+/// message.
 const PAGES_TOGETHER: usize = 8;

@@ -530,7 +530,8 @@ fn process_cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How long after the deadline slow clients are noticed at the latest, and what they held is let go.
+/// How long after the deadline slow clients are noticed at the latest, and what they held is let
+/// go.
 const LET_GO: Duration = Duration::from_secs(2);
 /// A request that found no room in the log, which is being extended, is tried again after this.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
@@ -541,5 +542,6 @@ const PARKED_MAX: Duration = Duration::from_secs(20);
 /// Smallest and largest receive buffers of a client.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
 const BLOCK_BYTES_MAX: usize = 4 << 20;
-/// Longest message that is lent to a client with the usual buffers: a window of them is what it can hold back.
+/// Longest message that is lent to a client with the usual buffers: a window of them is what it can
+/// hold back.
 const LENT_BYTES_MAX: usize = 128 << 10;

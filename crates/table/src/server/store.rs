@@ -151,8 +151,8 @@ impl Store {
         Ok((table, change.done()))
     }
 
-    /// Appends the record of a create or a drop, under the lock: before anybody sees it, and before the name is another
-    /// table's. A crash finds both in the log, or the first alone.
+    /// Appends the record of a create or a drop, under the lock: before anybody sees it, and before
+    /// the name is another table's. A crash finds both in the log, or the first alone.
     fn log(&self, change: &mut Change<'_>, stamp: u64) {
         self.changed.fetch_max(stamp, Ordering::Relaxed);
         if !mutant("tables-logged-late") {
@@ -160,8 +160,9 @@ impl Store {
         }
     }
 
-    /// A table that a log or a checkpoint describes, under its old number, with the tree that `plant` makes of it. None
-    /// where there is a later table of this name: the log says further on that the earlier one was dropped.
+    /// A table that a log or a checkpoint describes, under its old number, with the tree that
+    /// `plant` makes of it. None where there is a later table of this name: the log says further on
+    /// that the earlier one was dropped.
     pub(crate) fn restore(&self, id: u32, described: &[u8], plant: &Plant<'_>) -> Result<Option<Arc<Table>>, Fault> {
         let garbled = || fault(FaultCode::BadRequest, format!("the description of table {id} is garbled"));
         let (indexes, rest) = described_indexes(described).ok_or_else(garbled)?;
@@ -321,7 +322,8 @@ impl Store {
         (tables.values().cloned().collect(), self.changed.load(Ordering::Relaxed))
     }
 
-    /// The tables behind `after` in the order of their names, as many as a reply has; and whether there are more.
+    /// The tables behind `after` in the order of their names, as many as a reply has; and whether
+    /// there are more.
     pub(crate) fn listed(&self, after: &str) -> (Vec<TableInfo>, bool) {
         let mut behind = self.all();
         behind.retain(|table| table.name.as_str() > after);

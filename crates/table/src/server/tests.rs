@@ -11,7 +11,8 @@ use crate::row::ValueRef;
 use crate::schema::{Column, ColumnType, Schema};
 use crate::wire::{FaultCode, Mode, PutMode};
 
-/// Whatever the reason, a row that cannot be read is an error to who reads it, and not a row left out.
+/// Whatever the reason, a row that cannot be read is an error to who reads it, and not a row left
+/// out.
 #[test]
 fn a_broken_row_ends_its_scan_with_an_error() {
     let name = format!("table-broken-{}", std::process::id());

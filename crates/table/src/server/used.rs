@@ -1,5 +1,6 @@
-//! The tables that a connection has used, by number. A connection may stay for as long as it likes while tables come and go: it keeps
-//! nothing of one that was dropped, but the place of the latest, until it uses another.
+//! The tables that a connection has used, by number. A connection may stay for as long as it likes
+//! while tables come and go: it keeps nothing of one that was dropped, but the place of the latest,
+//! until it uses another.
 
 use std::sync::{Arc, Weak};
 

@@ -15,10 +15,12 @@ pub(crate) fn frame(bytes: usize) -> [u8; FRAME_BYTES] {
 
 /// Bytes of a frame.
 pub(crate) const FRAME_BYTES: usize = 4;
-/// A request is sent once it has this many bytes: enough to forget its own price, little to hold a worker up.
+/// A request is sent once it has this many bytes: enough to forget its own price, little to hold a
+/// worker up.
 pub(crate) const REQUEST_BYTES: usize = 48 << 10;
 
-/// The first piece of a batch, and the rest of it; none when it is at its end or ends within the piece.
+/// The first piece of a batch, and the rest of it; none when it is at its end or ends within the
+/// piece.
 pub fn split_piece(batch: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = batch.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*len) as usize)

@@ -11,14 +11,15 @@ use super::VERSION;
 pub struct Features(pub u64);
 
 impl Features {
-    /// The client reads scan answers that are lent to it, the server lends them where its provider does: [`Request::ScanInPlace`] and
-    /// [`Reply::ScanEndInPlace`] (to-copy §5.6 TC-M33).
+    /// The client reads scan answers that are lent to it, the server lends them where its provider
+    /// does: [`Request::ScanInPlace`] and [`Reply::ScanEndInPlace`] (to-copy §5.6 TC-M33).
     ///
     /// [`Request::ScanInPlace`]: super::Request::ScanInPlace
     /// [`Reply::ScanEndInPlace`]: super::Reply::ScanEndInPlace
     pub const IN_PLACE: Features = Features(1);
 
-    /// Tables that survive: `Status` and `Checkpoint` may be asked, and the fault `DiskFull` is known.
+    /// Tables that survive: `Status` and `Checkpoint` may be asked, and the fault `DiskFull` is
+    /// known.
     pub const DURABLE: Features = Features(1 << 1);
 
     /// Secondary indexes: [`Request::CreateIndex`] and what follows it may be asked.
@@ -26,7 +27,8 @@ impl Features {
     /// [`Request::CreateIndex`]: super::Request::CreateIndex
     pub const INDEXES: Features = Features(1 << 2);
 
-    /// What scans chose and by which prices: [`Request::Choices`] and [`Request::Prices`] may be asked.
+    /// What scans chose and by which prices: [`Request::Choices`] and [`Request::Prices`] may be
+    /// asked.
     ///
     /// [`Request::Choices`]: super::Request::Choices
     /// [`Request::Prices`]: super::Request::Prices

@@ -79,7 +79,8 @@ pub enum Request<'a> {
         /// Which.
         #[serde(borrow)]
         scan: ScanRequest<'a>,
-        /// Bytes of a message that is lent, at most: it must fit into the receive that it meets, for it may be copied after all.
+        /// Bytes of a message that is lent, at most: it must fit into the receive that it meets,
+        /// for it may be copied after all.
         lent_bytes_max: u32,
     },
     /// Where the tables are kept, and how far the log and the checkpoints have come
@@ -87,8 +88,8 @@ pub enum Request<'a> {
     Status,
     /// Write a checkpoint of each table that has changed ([`Features::DURABLE`]).
     Checkpoint,
-    /// Create an index, or go on creating it: a large one takes several such requests, each of which is
-    /// answered within a second ([`Features::INDEXES`], as the three that follow).
+    /// Create an index, or go on creating it: a large one takes several such requests, each of
+    /// which is answered within a second ([`Features::INDEXES`], as the three that follow).
     CreateIndex {
         /// Of which table.
         table: u32,
@@ -182,8 +183,8 @@ pub enum Mode {
     Gather,
     /// Base page and deltas as they are; the client merges (TC-M28).
     Delta,
-    /// The cheapest of the others, page by page, by price: of all in [`Request::ScanInPlace`], of the
-    /// first three in [`Request::Scan`].
+    /// The cheapest of the others, page by page, by price: of all in [`Request::ScanInPlace`], of
+    /// the first three in [`Request::Scan`].
     #[default]
     Auto,
     /// As delta, but lent, a page a message: the client reads it where it lies (TC-M33). Where the
@@ -316,13 +317,15 @@ pub struct OpenRegion {
 /// How pages of a table travelled, and what that sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choices {
-    /// Pages that scans sent in each of [`MODES`] since the server has the table, chosen or asked for.
+    /// Pages that scans sent in each of [`MODES`] since the server has the table, chosen or asked
+    /// for.
     pub pages: [u64; WAYS],
     /// Deltas on a page before the next change consolidates it.
     pub chain_max: u32,
 }
 
-/// What sending is thought to cost over the provider of a connection, in ns at the server and at the client.
+/// What sending is thought to cost over the provider of a connection, in ns at the server and at
+/// the client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PriceList {
     /// Where they come from: "default", or the calibration's date and machine.
@@ -332,7 +335,8 @@ pub struct PriceList {
     pub request_ns: (f64, f64),
     /// Pieces of a request, by length.
     pub pieces: Vec<PiecePrice>,
-    /// What making a message of a page took beyond its price in each of [`MODES`], a mean of late; none where that is unknown.
+    /// What making a message of a page took beyond its price in each of [`MODES`], a mean of late;
+    /// none where that is unknown.
     pub beyond_ns: [Option<i64>; WAYS],
 }
 
@@ -417,7 +421,8 @@ pub struct Applied {
     pub applied: u32,
     /// Of those that did, the ones that replaced or removed a row that was there.
     pub replaced: u32,
-    /// The others, by their index in the batch, with the reason; at most [`FAILED_MAX`] of them are named.
+    /// The others, by their index in the batch, with the reason; at most [`FAILED_MAX`] of them are
+    /// named.
     pub failed: Vec<(u32, FaultCode)>,
 }
 
@@ -429,7 +434,8 @@ pub const FAILED_MAX: usize = 256;
 pub struct ScanReply {
     /// Pages that were sent in each of [`MODES`].
     pub chosen: [u64; WAYS],
-    /// What the planner expected to pay for all pages in each of [`MODES`], in ns of the slower side.
+    /// What the planner expected to pay for all pages in each of [`MODES`], in ns of the slower
+    /// side.
     pub price_ns: [u64; WAYS],
     /// Messages sent.
     pub messages: u64,
@@ -561,8 +567,8 @@ pub struct DataStatus {
 pub struct GovernorStatus {
     /// In bytes a second; without work in the background, what it last came to.
     pub pace: u64,
-    /// What 999 of 1,000 requests take at most, from their arrival until their replies are posted, of late,
-    /// in ns; none without requests.
+    /// What 999 of 1,000 requests take at most, from their arrival until their replies are posted,
+    /// of late, in ns; none without requests.
     pub p999_ns: Option<u64>,
     /// The same before the work under way began; none where there were too few requests.
     pub undisturbed_ns: Option<u64>,

@@ -1,37 +1,41 @@
 //! What clients and servers say to each other, apart from rows.
 //!
-//! Every message is one SEND. The first four bytes say what it is ([`MessageKind`]); a request or reply is a
-//! postcard encoding of [`Request`] or [`Reply`] behind a [`CONTROL_HEADER`]-byte header. Whatever is longer
-//! than the other side's buffers travels in parts ([`cut`]). `docs/reference/wire.md` has the bytes.
+//! Every message is one SEND. The first four bytes say what it is ([`MessageKind`]); a request or
+//! reply is a postcard encoding of [`Request`] or [`Reply`] behind a [`CONTROL_HEADER`]-byte
+//! header. Whatever is longer than the other side's buffers travels in parts ([`cut`]).
+//! `docs/reference/wire.md` has the bytes.
 //!
 //! Both directions are bounded and total: a message that does not decode closes its connection.
 //!
 //! `Status` is answered by nothing where tables live in memory alone. Else it is answered by the
 //! directory, the durability, the way of writing, the log's position and how much of it is durable.
-//! Behind these come the bytes since the last checkpoint began, how many checkpoints there were, and
-//! whether one is under way. The governor comes last: its pace in bytes a second (u64), p99.9 of
-//! requests now and undisturbed in ns (each u64, or none), and halvings (u64).
+//! Behind these come the bytes since the last checkpoint began, how many checkpoints there were,
+//! and whether one is under way. The governor comes last: its pace in bytes a second (u64), p99.9
+//! of requests now and undisturbed in ns (each u64, or none), and halvings (u64).
 //!
 //! `ScanInPlace` has the fields of `Scan` and one more: the bytes that a lent message may have
-//! (varint). Such a message must fit into the receive that it meets, since it may be copied after all.
-//! `ScanEndInPlace` has those of `ScanEnd` with a fourth count and a fourth price, those of in-place.
+//! (varint). Such a message must fit into the receive that it meets, since it may be copied after
+//! all. `ScanEndInPlace` has those of `ScanEnd` with a fourth count and a fourth price, those of
+//! in-place.
 //!
-//! `CreateIndex` and `DropIndex` have a table's number and the index's columns (a count, then varints);
-//! `Indexes` has the number alone. `CreateIndex` is answered by `Indexing` (rows looked at, of how many)
-//! until the index is there, then by `Index`: its columns, pages and bytes. `ScanIndex` has the fields
-//! of `Scan`, the index's columns, and the bytes of a lent message, 0 where nothing may be lent. Its
-//! bounds are encoded values of the index's columns (`key::IndexCodec`).
+//! `CreateIndex` and `DropIndex` have a table's number and the index's columns (a count, then
+//! varints); `Indexes` has the number alone. `CreateIndex` is answered by `Indexing` (rows looked
+//! at, of how many) until the index is there, then by `Index`: its columns, pages and bytes.
+//! `ScanIndex` has the fields of `Scan`, the index's columns, and the bytes of a lent message, 0
+//! where nothing may be lent. Its bounds are encoded values of the index's columns
+//! (`key::IndexCodec`).
 //!
-//! `Choices` has a table's number; its answer has the pages sent in each mode and the limit of chains.
-//! `Prices` has nothing; its answer has their source, then pairs of prices (f64, server and client):
-//! of a request, and of copied and gathered pieces by length; none is negative or no number. What
-//! each mode took beyond comes last. `Held` has nothing; its answer has the bytes that pins hold, those
-//! that epochs hold, the pins, and none or one thread: its table, its number, and for how many ns.
+//! `Choices` has a table's number; its answer has the pages sent in each mode and the limit of
+//! chains. `Prices` has nothing; its answer has their source, then pairs of prices (f64, server and
+//! client): of a request, and of copied and gathered pieces by length; none is negative or no
+//! number. What each mode took beyond comes last. `Held` has nothing; its answer has the bytes that
+//! pins hold, those that epochs hold, the pins, and none or one thread: its table, its number, and
+//! for how many ns.
 //!
-//! `Open` has a table's number and a place in its arena. Its answer has the leftmost leaf's number, the
-//! places of the mapping table's blocks (each none or one), bytes of a page, of a value's prefix, and
-//! of the longest value and key. Regions from that place on follow, each with where it lies and the 32
-//! bytes that name it to the provider, and whether there are more.
+//! `Open` has a table's number and a place in its arena. Its answer has the leftmost leaf's number,
+//! the places of the mapping table's blocks (each none or one), bytes of a page, of a value's
+//! prefix, and of the longest value and key. Regions from that place on follow, each with where it
+//! lies and the 32 bytes that name it to the provider, and whether there are more.
 
 mod batch;
 mod features;
@@ -51,16 +55,18 @@ pub use overside_service::{
     kind,
 };
 
-/// Version of this protocol; both sides must have the same. What a side can do beyond it, it says by
-/// its [`Features`].
+/// Version of this protocol; both sides must have the same. What a side can do beyond it, it says
+/// by its [`Features`].
 pub const VERSION: u16 = 4;
 
 /// Longest request a server takes: a value of 1 MiB, its key and room.
 pub const REQUEST_BYTES_MAX: usize = (1 << 20) + (64 << 10);
-/// Bytes of a receive buffer of a client's that says nothing else: two pages, or one with its deltas and room. No power of two:
-/// buffers at such a distance fall into the same sets of a cache, and a ring far smaller than the cache then evicts itself.
+/// Bytes of a receive buffer of a client's that says nothing else: two pages, or one with its
+/// deltas and room. No power of two: buffers at such a distance fall into the same sets of a cache,
+/// and a ring far smaller than the cache then evicts itself.
 pub const BLOCK_BYTES: usize = 36 << 10;
-/// Schemas and names of the tables that one reply to List has; it has one table at least, however long that is.
+/// Schemas and names of the tables that one reply to List has; it has one table at least, however
+/// long that is.
 pub const LIST_BYTES_MAX: usize = 1 << 20;
 /// Tables have names of 1 to this many bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 255;

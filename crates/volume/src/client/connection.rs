@@ -100,8 +100,9 @@ impl Connection {
         self.registered = None;
     }
 
-    /// Queues a WRITE, whose payload the node reads from where it lies, if it can. The region of memory that
-    /// [`written`](Self::written) is called with when the WRITE has ended; none where the payload is to be sent.
+    /// Queues a WRITE, whose payload the node reads from where it lies, if it can. The region of
+    /// memory that [`written`](Self::written) is called with when the WRITE has ended; none where
+    /// the payload is to be sent.
     pub(super) fn grant(&mut self, asked: &Asked, payload: &Bytes) -> Option<u64> {
         let registered = self.registered.as_mut()?;
         let (token, region) = registered.begin(self.endpoint.domain(), payload)?;

@@ -1,7 +1,8 @@
-//! What a node has acknowledged and no FLUSH has covered: it is written again when the node comes back without it.
+//! What a node has acknowledged and no FLUSH has covered: it is written again when the node comes
+//! back without it.
 //!
-//! A map of the volume, and not a list of writes: what was written over is not kept, so the order in which pieces are
-//! written again does not matter.
+//! A map of the volume, and not a list of writes: what was written over is not kept, so the order
+//! in which pieces are written again does not matter.
 
 use std::collections::BTreeMap;
 

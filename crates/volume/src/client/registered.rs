@@ -1,8 +1,9 @@
-//! Memory of callers that a connection registers, so that the node reads from there what a WRITE writes
-//! (vi-attached-storage §4.1).
+//! Memory of callers that a connection registers, so that the node reads from there what a WRITE
+//! writes (vi-attached-storage §4.1).
 //!
-//! Every WRITE is an entry of a region. Its memory is registered with the region unless that has it. When a region is
-//! full and all of its WRITEs have ended, what it registered is deregistered together.
+//! Every WRITE is an entry of a region. Its memory is registered with the region unless that has
+//! it. When a region is full and all of its WRITEs have ended, what it registered is deregistered
+//! together.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -15,12 +16,14 @@ use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, R
 /// How long memory of callers stays registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// WRITEs of a region. With 1 each WRITE registers and deregisters its memory; with `u32::MAX` memory is registered once.
+    /// WRITEs of a region. With 1 each WRITE registers and deregisters its memory; with `u32::MAX`
+    /// memory is registered once.
     pub writes: u32,
-    /// Bytes that are registered at most, in all regions. A WRITE whose memory finds no room is copied.
+    /// Bytes that are registered at most, in all regions. A WRITE whose memory finds no room is
+    /// copied.
     pub bytes_max: u64,
-    /// A WRITE that costs less copied, by what things cost over the provider, is copied. Without it the node reads the
-    /// bytes of all.
+    /// A WRITE that costs less copied, by what things cost over the provider, is copied. Without it
+    /// the node reads the bytes of all.
     pub by_price: bool,
 }
 
@@ -72,8 +75,8 @@ impl Registered {
         })
     }
 
-    /// A WRITE of these bytes begins. What the node reads them by, and the region for [`end`](Self::end); none: they are
-    /// to be copied.
+    /// A WRITE of these bytes begins. What the node reads them by, and the region for
+    /// [`end`](Self::end); none: they are to be copied.
     pub(super) fn begin(&mut self, domain: &ProtectionDomain, bytes: &Bytes) -> Option<(RemoteToken, u64)> {
         if (bytes.len() as u64) < self.length_min {
             return None;
@@ -154,8 +157,9 @@ impl Drop for Registered {
     }
 }
 
-/// From which length on the node reads the bytes. It posts one more request for that, and a copy is spared at either end.
-/// Where a processor sends what lies elsewhere, instead of the peer or a NIC that takes it, that costs as much as a copy.
+/// From which length on the node reads the bytes. It posts one more request for that, and a copy is
+/// spared at either end. Where a processor sends what lies elsewhere, instead of the peer or a NIC
+/// that takes it, that costs as much as a copy.
 fn length_min(prices: &Profile) -> u64 {
     let spared = |bytes: u64| {
         let [copied, sent] = [prices.pack(bytes, false), prices.send(bytes, false)];
@@ -164,7 +168,8 @@ fn length_min(prices: &Profile) -> u64 {
     (0..u32::BITS).map(|bit| 1 << bit).find(|bytes| spared(*bytes) > prices.send_request_ns).unwrap_or(u64::MAX)
 }
 
-/// Segments that are registered at most. The node maps each, and has room for those of many clients.
+/// Segments that are registered at most. The node maps each, and has room for those of many
+/// clients.
 const SEGMENTS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -82,8 +82,8 @@ impl Layout {
         }
     }
 
-    /// Appends the pieces of `length` bytes at `at`, which lie within the volume. Of a mirror there is one,
-    /// for its first member, and it is the same on every other.
+    /// Appends the pieces of `length` bytes at `at`, which lie within the volume. Of a mirror there
+    /// is one, for its first member, and it is the same on every other.
     pub fn cut(&self, at: u64, length: u64, pieces: &mut Vec<Piece>) {
         let mut done = 0;
         while done < length {

@@ -2,8 +2,9 @@
 
 use super::{LayoutError, Piece};
 
-/// RAID 5. A row has a stripe on each member: one of them holds the parity of the others, and which one it is changes
-/// from row to row. Parity is the exclusive or, so any member's bytes are that of all others at the same place.
+/// RAID 5. A row has a stripe on each member: one of them holds the parity of the others, and which
+/// one it is changes from row to row. Parity is the exclusive or, so any member's bytes are that of
+/// all others at the same place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parity {
     members: usize,

@@ -1,4 +1,5 @@
-//! What is done unasked: members and regions are brought up to date, and regions that are let go of.
+//! What is done unasked: members and regions are brought up to date, and regions that are let go
+//! of.
 
 use std::time::Duration;
 
@@ -138,8 +139,8 @@ impl Raid {
         true
     }
 
-    /// Whether a member is current from now on: nothing that the journal has is carried out again. At once when that is
-    /// so, or rows would be entered of which that is not true.
+    /// Whether a member is current from now on: nothing that the journal has is carried out again.
+    /// At once when that is so, or rows would be entered of which that is not true.
     pub(super) fn renewed(&mut self) -> bool {
         let is_renewed = self.intents.as_ref().is_none_or(Intents::is_renewed);
         if let Some(Resync { member, stage: Stage::Renews, .. }) =

@@ -58,7 +58,8 @@ pub fn seeds_journal() -> Vec<Vec<u8>> {
     vec![seed(77, vec![(2, 512, bytes(1024, 7)), (0, 0, bytes(512, 9))]), seed(0, vec![(4, 1 << 40, bytes(8192, 1))])]
 }
 
-/// Parses an entry of the epoch that it names, and holds what it says against its bytes. Whether it was one.
+/// Parses an entry of the epoch that it names, and holds what it says against its bytes. Whether it
+/// was one.
 #[doc(hidden)]
 pub fn fuzz_journal(input: &[u8]) -> bool {
     let mut read = input.to_vec();

@@ -1,9 +1,10 @@
 //! The writes of a row that a member is missing from, written down before they are carried out.
 //!
-//! Without them a crash in their middle would change what the missing member's stripe is computed to be. Entries go to
-//! the store's places in turn, one after the other, so those that are left are always the newest. A block of 4,096
-//! bytes, little-endian, and the bytes that are written: magic, epoch, sequence number, count, crc32c of all with this
-//! field zero; for each write its member, length and first byte.
+//! Without them a crash in their middle would change what the missing member's stripe is computed
+//! to be. Entries go to the store's places in turn, one after the other, so those that are left are
+//! always the newest. A block of 4,096 bytes, little-endian, and the bytes that are written: magic,
+//! epoch, sequence number, count, crc32c of all with this field zero; for each write its member,
+//! length and first byte.
 
 use overside_memory::Bytes;
 

@@ -1,17 +1,20 @@
 //! Units that a member should have and that nobody can make anew.
 //!
-//! A member that is resynced gets what the others have, or of RAID 5 what is computed of them. Where that cannot be had,
-//! the member is current in spite of that, and the unit is noted as lost: nobody reads it until it is written.
+//! A member that is resynced gets what the others have, or of RAID 5 what is computed of them.
+//! Where that cannot be had, the member is current in spite of that, and the unit is noted as lost:
+//! nobody reads it until it is written.
 //!
 //! | of | a unit is lost | who reads it |
 //! |---|---|---|
 //! | a mirror | where all others have it wrong: the member has old bytes with a sum that fits them | no READ and no copy |
 //! | RAID 5 | where its row's parity is not known to be that of its stripes, or others of the row have theirs wrong | no READ |
 //!
-//! What a current member of RAID 5 has in the place of a lost unit fits its row's parity. So the others of the row are
-//! computed from it as ever. While the member is missing, it counts as zeros once its row is written.
+//! What a current member of RAID 5 has in the place of a lost unit fits its row's parity. So the
+//! others of the row are computed from it as ever. While the member is missing, it counts as zeros
+//! once its row is written.
 //!
-//! A member that goes before a crash is settled keeps its bytes as the crash left them. They are lost until it is back.
+//! A member that goes before a crash is settled keeps its bytes as the crash left them. They are
+//! lost until it is back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -181,7 +184,8 @@ impl Lost {
         self.written(member, 0, u64::MAX);
     }
 
-    /// Whether all of them are noted for good. One that is noted longer than it is lost is not read.
+    /// Whether all of them are noted for good. One that is noted longer than it is lost is not
+    /// read.
     pub(super) fn noted(&mut self) -> bool {
         if self.changed {
             let of = |runs: &Runs, kept| {

@@ -51,13 +51,14 @@ impl Health {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Regions whose members may differ since a crash. What a member of RAID 5 has there is lost if it goes before there
-    /// are none.
+    /// Regions whose members may differ since a crash. What a member of RAID 5 has there is lost if
+    /// it goes before there are none.
     pub fn unsettled(&self) -> u64 {
         self.unsettled.load(Ordering::Relaxed)
     }
 
-    /// Bytes that a member should have and that nobody has right. READs of them fail until they are written.
+    /// Bytes that a member should have and that nobody has right. READs of them fail until they are
+    /// written.
     pub fn lost(&self, member: usize) -> u64 {
         self.lost.0.get(member).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
     }

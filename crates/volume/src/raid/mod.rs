@@ -10,9 +10,9 @@
 //! | what is done unasked: resyncing, and letting go of regions | `background` |
 //! | units that nobody has right | `lost` |
 //!
-//! Requests that overlap and of which one writes are never under way together; of RAID 5, none that write a part of the
-//! same row. A member that misses a write is noted as stale before the write is given back, and is not read from then on.
-//! It is resynced while the array is used.
+//! Requests that overlap and of which one writes are never under way together; of RAID 5, none that
+//! write a part of the same row. A member that misses a write is noted as stale before the write is
+//! given back, and is not read from then on. It is resynced while the array is used.
 
 mod background;
 mod hostile;
@@ -228,16 +228,18 @@ impl Raid {
         Ok(())
     }
 
-    /// Calls `note` with a member that has missed a write before anybody hears that the write is done, and when it has
-    /// been resynced before it is read. Where it says no, the write fails, or the member stays stale, and it is asked
-    /// again. It may wait for a disk: the only time that an array does.
+    /// Calls `note` with a member that has missed a write before anybody hears that the write is
+    /// done, and when it has been resynced before it is read. Where it says no, the write fails, or
+    /// the member stays stale, and it is asked again. It may wait for a disk: the only time that an
+    /// array does.
     pub fn on_change(&mut self, note: impl FnMut(usize, MemberState) -> bool + Send + 'static) {
         self.on_change = OnChange(Box::new(note));
     }
 
-    /// Calls `note` with what members lack that nobody has right, before such a member is current and before a row of a
-    /// missing one is written, and when that has changed. As [`on_change`](Self::on_change). It must be set before
-    /// [`with_intents`](Self::with_intents), which may find that a crash has left such rows.
+    /// Calls `note` with what members lack that nobody has right, before such a member is current
+    /// and before a row of a missing one is written, and when that has changed. As
+    /// [`on_change`](Self::on_change). It must be set before [`with_intents`](Self::with_intents),
+    /// which may find that a crash has left such rows.
     pub fn on_lost(&mut self, note: impl FnMut(&BTreeSet<LostRange>) -> bool + Send + 'static) {
         self.lost.on_change(note);
     }
@@ -269,7 +271,8 @@ impl Raid {
         noted
     }
 
-    /// A member misses what is written from now on. That is noted before anybody hears of such a write.
+    /// A member misses what is written from now on. That is noted before anybody hears of such a
+    /// write.
     fn set_missing(&mut self, member: usize) {
         self.members.set_stale(member);
         self.unnoted |= 1 << member;
@@ -281,7 +284,8 @@ impl Raid {
         }
     }
 
-    /// A member is missing while a region's parity may not be that of its stripes: nobody can say what it has there.
+    /// A member is missing while a region's parity may not be that of its stripes: nobody can say
+    /// what it has there.
     fn tear(&mut self, member: usize, region: usize) {
         let (Layout::Parity(parity), Some(intents)) = (&self.layout, &self.intents) else { return };
         let (at, length) = intents.range(region);
@@ -290,7 +294,8 @@ impl Raid {
         self.lost.tear(member, from * parity.stripe(), (to - from) * parity.stripe());
     }
 
-    /// A member is known to have missed a write. It is resynced, where there is a [clock](Self::with_clock).
+    /// A member is known to have missed a write. It is resynced, where there is a
+    /// [clock](Self::with_clock).
     pub fn set_stale(&mut self, member: usize) {
         if member < self.members.len() {
             self.members.set_stale(member);
@@ -321,9 +326,10 @@ impl Raid {
         Intents::format(store, clock, self.geometry.bytes, self.row_bytes())
     }
 
-    /// Notes in `store` which regions are written, before they are. What the last life left there is settled first, or
-    /// while the array is used. Members that were stale in that life must have been named, and `absent` ones that were
-    /// not: while a row's member is missing that was there, what a crash left of it is [lost](Self::on_lost).
+    /// Notes in `store` which regions are written, before they are. What the last life left there
+    /// is settled first, or while the array is used. Members that were stale in that life must have
+    /// been named, and `absent` ones that were not: while a row's member is missing that was there,
+    /// what a crash left of it is [lost](Self::on_lost).
     ///
     /// # Errors
     /// Why the store, or a member, cannot be read or written; or what is lost cannot be noted.
@@ -515,8 +521,9 @@ impl Raid {
         self.conclude(id, if healed { result } else { result.and(Err(DeviceError::Failed)) });
     }
 
-    /// What was lost and is written now is lost no more; whether that is noted. Of RAID 5 it must be before the write is
-    /// given back, or the next life would not read it. A mirror's is read from another member meanwhile.
+    /// What was lost and is written now is lost no more; whether that is noted. Of RAID 5 it must
+    /// be before the write is given back, or the next life would not read it. A mirror's is read
+    /// from another member meanwhile.
     fn heal_lost(&mut self, id: u64, failed: u64) -> bool {
         let Some(parent) = self.parents.get_mut(id).filter(|_| !self.lost.is_empty()) else { return true };
         let Asked::Whole(work) = &parent.work else { return true };

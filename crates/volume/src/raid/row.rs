@@ -1,4 +1,5 @@
-//! One row of RAID 5: what must be read before a part of it is written, and what its parity is then. Pure.
+//! One row of RAID 5: what must be read before a part of it is written, and what its parity is
+//! then. Pure.
 
 use overside_memory::{Buffer, Bytes};
 
@@ -78,7 +79,8 @@ impl Row {
         self.parts.iter().any(|part| part.stripe == stripe && part.from == self.from && part.to() == self.to)
     }
 
-    /// The cheapest plan that reads only what may be read. `trusted`: its parity is that of its stripes.
+    /// The cheapest plan that reads only what may be read. `trusted`: its parity is that of its
+    /// stripes.
     pub(super) fn plan(
         &self,
         layout: &Parity,

@@ -9,7 +9,8 @@ use super::row::{Plan, Row, Source, xor};
 use super::*;
 use crate::mutant::mutant;
 
-/// A part of a request: of a mirror all of it, of RAID 5 one stripe that is read or one row that is written.
+/// A part of a request: of a mirror all of it, of RAID 5 one stripe that is read or one row that is
+/// written.
 #[derive(Debug)]
 pub(super) struct Task {
     parent: u64,

@@ -1,5 +1,5 @@
-//! A device that knows what was written: a checksum of every block of 4,096 bytes, over a device that may lose or
-//! change them.
+//! A device that knows what was written: a checksum of every block of 4,096 bytes, over a device
+//! that may lose or change them.
 //!
 //! | part of the device below | what |
 //! |---|---|
@@ -7,13 +7,14 @@
 //! | table | a sum for each block, 4 bytes each, little-endian; 0 is the sum of zeros |
 //! | data | the blocks |
 //!
-//! A region is noted in the bitmap before a byte of it is written, and the note is taken away when its sums are on
-//! stable storage behind their bytes. So a crash costs no WRITE a second one: what was noted then is summed again in
-//! the background, and READs of it are not checked until it is. All else must match, or the READ fails as `Corrupt`.
-//! An array over such devices reads it from another one then, and writes it again.
+//! A region is noted in the bitmap before a byte of it is written, and the note is taken away when
+//! its sums are on stable storage behind their bytes. So a crash costs no WRITE a second one: what
+//! was noted then is summed again in the background, and READs of it are not checked until it is.
+//! All else must match, or the READ fails as `Corrupt`. An array over such devices reads it from
+//! another one then, and writes it again.
 //!
-//! A READ and a WRITE of the same block are never under way together, so a READ sees old bytes and their sum or new
-//! bytes and theirs.
+//! A READ and a WRITE of the same block are never under way together, so a READ sees old bytes and
+//! their sum or new bytes and theirs.
 
 mod ranges;
 mod table;
@@ -151,7 +152,8 @@ impl SumPlaces {
         copies.len() == 2 * BLOCK && Intents::of((), copies, self.bytes, self.region_bytes()).1.is_empty()
     }
 
-    /// Regions are so large that those of a database's hot pages stay noted, and of a small device still several.
+    /// Regions are so large that those of a database's hot pages stay noted, and of a small device
+    /// still several.
     fn region_bytes(&self) -> u64 {
         if self.bytes >= 64 * SPAN { SPAN } else { BLOCK as u64 }
     }
@@ -170,11 +172,12 @@ impl SumPlaces {
 }
 
 impl Sums {
-    /// Over a device whose bitmap was written [empty](SumPlaces::empty_bitmap) once. What the last life left noted is
-    /// summed again while it is used.
+    /// Over a device whose bitmap was written [empty](SumPlaces::empty_bitmap) once. What the last
+    /// life left noted is summed again while it is used.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] where the device has no such places, or why its bitmap cannot be read or written.
+    /// [`DeviceError::Invalid`] where the device has no such places, or why its bitmap cannot be
+    /// read or written.
     pub fn open(mut inner: Box<dyn Device>, places: SumPlaces, clock: Arc<dyn Clock>) -> Result<Sums, DeviceError> {
         let below = inner.geometry();
         if !places.fit(below) {
@@ -248,7 +251,8 @@ impl Sums {
         }
     }
 
-    /// The next part's pages of the table. What a READ or a CHECK needs of the data is read at the same time.
+    /// The next part's pages of the table. What a READ or a CHECK needs of the data is read at the
+    /// same time.
     fn prepare(&mut self, id: u64) {
         let Some(asked) = self.requests.get_mut(id) else { return };
         asked.phase = Phase::Prepares;
@@ -353,8 +357,8 @@ impl Sums {
         }
     }
 
-    /// Whether a WRITE writes what was there. It is not noted: in a crash its sums stay true, and what was wrong on the
-    /// disk and is being mended does not become right.
+    /// Whether a WRITE writes what was there. It is not noted: in a crash its sums stay true, and
+    /// what was wrong on the disk and is being mended does not become right.
     fn is_same(&mut self, id: u64) -> bool {
         let Some(UnderWay { work: Some(Work::Write { from, .. }), at, end, .. }) = self.requests.get_mut(id) else {
             return false;
@@ -580,7 +584,8 @@ impl Sums {
         }
     }
 
-    /// Lets go of regions that were not written lately; of all of them, where nobody needs the device any more.
+    /// Lets go of regions that were not written lately; of all of them, where nobody needs the
+    /// device any more.
     fn begin_clean(&mut self) -> bool {
         let closes = !self.closing.is_empty();
         if closes && !self.unverified.is_empty() && self.retry_at.is_none() {
@@ -632,7 +637,8 @@ impl Sums {
         self.unverified.iter().flat_map(|(at, end)| self.intents.regions_of(at, end - at)).collect()
     }
 
-    /// A page has been written. When all have been, they and what they are of come to stable storage.
+    /// A page has been written. When all have been, they and what they are of come to stable
+    /// storage.
     fn clean_went_on(&mut self, result: Result<(), DeviceError>) {
         let Some(clean) = &mut self.clean else { return };
         clean.left -= 1;

@@ -133,7 +133,8 @@ impl Table {
         }
     }
 
-    /// Lets go of a page that was not needed lately. Those that are newer than on the disk stay until they are written.
+    /// Lets go of a page that was not needed lately. Those that are newer than on the disk stay
+    /// until they are written.
     fn make_room(&mut self) {
         let mut looks = LOOKS_MAX;
         while self.pages.len() >= PAGES_MAX && looks > 0 {

@@ -3,7 +3,8 @@
 use super::request::CHANGE;
 use super::{HEADER, Malformed, NAME_BYTES_MAX, Status, VERSION, begin, header, put, u32_at, u64_at, zeros};
 
-/// Asks a node to change a volume that nobody uses. It may be the first message of a connection, or any later one.
+/// Asks a node to change a volume that nobody uses. It may be the first message of a connection, or
+/// any later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The message's number, which the answer has too.

@@ -6,13 +6,15 @@ use overside_verbs::handshake::{Key, same};
 
 /// Bytes of a volume's name at most.
 pub const NAME_BYTES_MAX: usize = 64;
-/// A feature: the node acknowledges writes before they are on stable storage, and the client keeps what no FLUSH has covered.
+/// A feature: the node acknowledges writes before they are on stable storage, and the client keeps
+/// what no FLUSH has covered.
 pub const KEEPS: u64 = 1;
 /// A feature: the volume keeps files, and places are those of [`files`](crate::files).
 pub const FILES: u64 = 2;
 /// A feature: the client lets the node read from its memory what a WRITE writes, and the node does.
 pub const GRANTS: u64 = 4;
-/// Features of this version for those who want blocks. A node answers with those that both have, and of which it makes use.
+/// Features of this version for those who want blocks. A node answers with those that both have,
+/// and of which it makes use.
 pub const FEATURES: u64 = KEEPS | GRANTS;
 
 /// Bytes of a proof.
@@ -33,7 +35,8 @@ pub struct Hello {
     pub session: u64,
     /// The life of the node that gave it the session; 0 where none did.
     pub incarnation: u64,
-    /// The session's generation from now on: higher than any before. A connection with the current one joins it.
+    /// The session's generation from now on: higher than any before. A connection with the current
+    /// one joins it.
     pub generation: u32,
     /// Bytes of its receive buffers.
     pub buffer_bytes: u32,

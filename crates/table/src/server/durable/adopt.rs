@@ -1,7 +1,9 @@
-//! Tables as a checkpoint has them: its pages become a tree's, without a row being searched for a place.
+//! Tables as a checkpoint has them: its pages become a tree's, without a row being searched for a
+//! place.
 //!
-//! The parts of a table's file are dealt out in ranges, which several threads read, check and copy at
-//! once. A leaf begins where the leaf before it ended, so a range's first one takes its beginning from the part in front of it.
+//! The parts of a table's file are dealt out in ranges, which several threads read, check and copy
+//! at once. A leaf begins where the leaf before it ended, so a range's first one takes its
+//! beginning from the part in front of it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -48,7 +50,8 @@ impl<'s> Adopter<'s> {
         Adopter { store, threads, threads_max, progress: Arc::new(progress) }
     }
 
-    /// Makes a table; one that is not `only` without its rows. Where damage is passed over, the directory notes it.
+    /// Makes a table; one that is not `only` without its rows. Where damage is passed over, the
+    /// directory notes it.
     ///
     /// # Errors
     /// The pages are damaged or missing, or do not fit the server's memory.

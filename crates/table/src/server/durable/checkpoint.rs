@@ -26,7 +26,8 @@ pub(crate) struct Checkpointer {
     pub(crate) checkpoints: Checkpoints,
     /// Told when the last one, which keeps tables without a log, cannot be written.
     pub(crate) on_failure: Option<OnFailure>,
-    /// One is to be written at once: what is damaged was passed over, and the next start would refuse it again.
+    /// One is to be written at once: what is damaged was passed over, and the next start would
+    /// refuse it again.
     pub(crate) at_once: bool,
     /// Bytes of each table when it was last written.
     pub(crate) sizes: BTreeMap<u32, u64>,
@@ -79,7 +80,8 @@ impl Checkpointer {
         }
     }
 
-    /// Sets table numbers aside. Where the disk refuses, creates are refused, and those that come later try again.
+    /// Sets table numbers aside. Where the disk refuses, creates are refused, and those that come
+    /// later try again.
     pub(crate) fn set_numbers_aside(&mut self) {
         let numbers = self.journal.numbers_from(self.store.next_number());
         if self.checkpoints.set_aside(numbers).is_ok() {
@@ -103,8 +105,8 @@ impl Checkpointer {
         Ok(done)
     }
 
-    /// All tables as they are while this goes on. What is changed meanwhile comes from the log in a recovery, which
-    /// replays it from `floor` on, whether a page shows it or not.
+    /// All tables as they are while this goes on. What is changed meanwhile comes from the log in a
+    /// recovery, which replays it from `floor` on, whether a page shows it or not.
     fn tables(&mut self, journal: &Journal, appender: &Appender) -> io::Result<Checkpointed> {
         let floor = journal.stamps.floor();
         // After the floor was read: what it passed is in these tables, which ones there are included.
@@ -153,7 +155,8 @@ impl Checkpointer {
     }
 }
 
-/// Writes a table's pages, one pinned at a time. Gives the newest change that they, or what is no more, show.
+/// Writes a table's pages, one pinned at a time. Gives the newest change that they, or what is no
+/// more, show.
 fn pages(
     table: &Table,
     to: &mut Checkpoint<'_>,
@@ -199,7 +202,8 @@ fn pause(journal: &Journal, until: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Nobody waits for a checkpoint that a server's end would wait for, unless nothing else keeps its tables.
+/// Nobody waits for a checkpoint that a server's end would wait for, unless nothing else keeps its
+/// tables.
 fn go_on(journal: &Journal) -> io::Result<()> {
     let ends = journal.is_closing() && journal.options.durability != Durability::None;
     if ends || journal.has_failed() {

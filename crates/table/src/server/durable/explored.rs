@@ -1,7 +1,9 @@
-//! How workers and the log's thread hand the log over to each other, under shuttle: the shipped desk, thread and log, and of each
-//! worker what looks at marks and waits. The disk is a thread that completes requests when its turn comes.
+//! How workers and the log's thread hand the log over to each other, under shuttle: the shipped
+//! desk, thread and log, and of each worker what looks at marks and waits. The disk is a thread
+//! that completes requests when its turn comes.
 //!
-//! A wait lasts until its descriptor is readable, whatever time passes, so a wake-up that is lost is a schedule without an end.
+//! A wait lasts until its descriptor is readable, whatever time passes, so a wake-up that is lost
+//! is a schedule without an end.
 #![cfg(shuttle)]
 
 use std::collections::VecDeque;
@@ -229,7 +231,8 @@ fn wait_for(watcher: &mut Watcher, journal: &Journal, hold: Hold) {
     watcher.holds_nothing();
 }
 
-/// A worker changes something, and shows what others changed. Each reply leaves when it is on the disk.
+/// A worker changes something, and shows what others changed. Each reply leaves when it is on the
+/// disk.
 fn work(desk: &Desk, queue: &Queue, clock: Arc<dyn Clock>, number: u64) {
     let journal = desk.journal();
     let mut watcher = Watcher::new(&journal.marks, clock).unwrap();
@@ -251,8 +254,8 @@ fn work(desk: &Desk, queue: &Queue, clock: Arc<dyn Clock>, number: u64) {
     // As a worker that ends, which may have attended to the log.
 }
 
-/// No wake-up is lost, one thread at a time steps the log, and replies leave when what they say is on the disk.
-/// Faults: wish-slept-through, log-left-unattended
+/// No wake-up is lost, one thread at a time steps the log, and replies leave when what they say is
+/// on the disk. Faults: wish-slept-through, log-left-unattended
 #[test]
 fn workers_and_the_logs_thread_hand_it_over() {
     let mut config = shuttle::Config::new();

@@ -43,7 +43,8 @@ pub struct Recovery {
     pub replay_took: Duration,
     /// Bytes of a torn end of the log, which nobody was told to be there.
     pub cut_bytes: u64,
-    /// What was damaged and passed over, a line each, where that was asked for ([`DataOptions::salvage`]).
+    /// What was damaged and passed over, a line each, where that was asked for
+    /// ([`DataOptions::salvage`]).
     pub losses: Vec<String>,
     /// How long all of it took.
     pub took: Duration,
@@ -185,8 +186,8 @@ pub(super) struct How<'a> {
     pub(super) clock: &'a dyn Clock,
 }
 
-/// Recovers the tables in a directory: those of its newest checkpoint, and what the log behind it says. Nothing in the directory is
-/// changed.
+/// Recovers the tables in a directory: those of its newest checkpoint, and what the log behind it
+/// says. Nothing in the directory is changed.
 ///
 /// # Errors
 /// The directory is damaged, or its tables do not fit the memory.
@@ -223,7 +224,8 @@ pub(super) fn recover<D: Disk>(
     Ok((manifest, replayed, recovery))
 }
 
-/// Reads all that counts in the directory of a server's data, and checks every checksum in it. Nothing is changed.
+/// Reads all that counts in the directory of a server's data, and checks every checksum in it.
+/// Nothing is changed.
 ///
 /// # Errors
 /// There is none, it is in use or of another version, or the disk fails.
@@ -314,8 +316,9 @@ impl<'s> Replay<'s> {
         }
     }
 
-    /// A name is free when a table is created. Where an earlier one has it, the record of its drop never reached the log,
-    /// for nobody heard of it; logs of earlier builds may have the create alone.
+    /// A name is free when a table is created. Where an earlier one has it, the record of its drop
+    /// never reached the log, for nobody heard of it; logs of earlier builds may have the create
+    /// alone.
     fn give_up_name(&mut self, number: u32, described: &[u8]) {
         let earlier = described_as(described).and_then(|(name, _)| self.store.named(name).ok());
         if let Some(earlier) = earlier.filter(|table| table.id < number && !mutant("tables-logged-late")) {

@@ -1,4 +1,5 @@
-//! The tables of a directory that nobody serves: recovered in memory, and read there. Nothing in the directory is changed.
+//! The tables of a directory that nobody serves: recovered in memory, and read there. Nothing in
+//! the directory is changed.
 
 use std::fmt;
 use std::ops::Bound;
@@ -28,7 +29,8 @@ use crate::wire::{FaultCode, TableInfo};
 pub struct SavedOptions {
     /// Bytes of memory that all tables together may take. Default: as a server's.
     pub memory_max: usize,
-    /// The rows of this table alone; others have their names, and no row. Default: those of all tables.
+    /// The rows of this table alone; others have their names, and no row. Default: those of all
+    /// tables.
     pub only: Option<String>,
     /// Read what is sound of a damaged directory, and list what is not ([`Recovery::losses`]).
     pub salvage: bool,
@@ -43,8 +45,8 @@ impl Default for SavedOptions {
     }
 }
 
-/// The tables that a server left in a directory, as they were when it ended: every change that it acknowledged, and no
-/// change by halves. They are in memory, and the directory is free again.
+/// The tables that a server left in a directory, as they were when it ended: every change that it
+/// acknowledged, and no change by halves. They are in memory, and the directory is free again.
 ///
 /// ```no_run
 /// # use overside_table::client::ScanOptions;
@@ -74,7 +76,8 @@ impl SavedTables {
     /// Recovers the tables in `dir`.
     ///
     /// # Errors
-    /// There is no data directory, it is in use, damaged or of another version, or its tables do not fit the memory.
+    /// There is no data directory, it is in use, damaged or of another version, or its tables do
+    /// not fit the memory.
     pub fn open(dir: &Path, options: &SavedOptions) -> Result<SavedTables, DataError> {
         SavedTables::open_in(&World::default(), SystemClock::handle(), dir, options)
     }
@@ -147,7 +150,8 @@ impl SavedTable {
         &self.described
     }
 
-    /// Its rows in key order, or a range or some columns of them. Of the options the mode and the number of rows mean nothing here.
+    /// Its rows in key order, or a range or some columns of them. Of the options the mode and the
+    /// number of rows mean nothing here.
     ///
     /// # Errors
     /// Bounds that are no key, or columns that the table does not have.
@@ -206,7 +210,8 @@ impl Iterator for SavedRows {
     }
 }
 
-/// As many of a page's rows as belong together, copied out as an answer to a scan is; and whether there are more.
+/// As many of a page's rows as belong together, copied out as an answer to a scan is; and whether
+/// there are more.
 fn copied(part: &mut Part, projection: &Projection) -> Result<(RowBlock<Vec<u8>>, bool), Malformed> {
     let from = part.from;
     let (message, end, more) = part.with_state(|state| {

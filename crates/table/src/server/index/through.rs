@@ -10,13 +10,15 @@ use super::{Index, VALUE_BYTES};
 use crate::row::RowView;
 use crate::server::store::Table;
 
-/// The rows that the entries of a range lead to, one page with one row after another, in the index's order.
+/// The rows that the entries of a range lead to, one page with one row after another, in the
+/// index's order.
 pub(crate) struct Through {
     table: Arc<Table>,
     index: Arc<Index>,
     pins: Arc<PinAccount>,
     reader: Reader,
-    /// Entries that were found and not looked up yet: the keys of some rows of the index, one after another.
+    /// Entries that were found and not looked up yet: the keys of some rows of the index, one after
+    /// another.
     keys: Vec<u8>,
     /// Of each where its values lie, and where its primary key ends.
     found: Vec<(Range<usize>, usize)>,

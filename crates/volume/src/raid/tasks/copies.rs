@@ -4,7 +4,8 @@ use super::super::row::xor;
 use super::*;
 
 impl Raid {
-    /// Every member looks at what it has of a range. The parity of a row counts to its first stripe.
+    /// Every member looks at what it has of a range. The parity of a row counts to its first
+    /// stripe.
     pub(super) fn begin_check(&mut self, id: u64, at: u64, length: u64) {
         let mut pieces = Vec::new();
         match self.layout.clone() {
@@ -36,8 +37,8 @@ impl Raid {
         self.advance_if_still(task);
     }
 
-    /// They have looked: what is wrong is written again from what is right, where that is wanted. Unit by unit: each may
-    /// be right on another member.
+    /// They have looked: what is wrong is written again from what is right, where that is wanted.
+    /// Unit by unit: each may be right on another member.
     pub(super) fn checked(&mut self, id: u64, members: u64, (at, length): (u64, u64), bad: u64) {
         let Some(parent) = self.tasks.get_mut(id).map(|task| task.parent) else { return };
         let lost = match self.layout {
@@ -63,7 +64,8 @@ impl Raid {
         self.end(id, Ok(()));
     }
 
-    /// Reads a member's bytes for those that have missed them: of a mirror from another side, else from all others.
+    /// Reads a member's bytes for those that have missed them: of a mirror from another side, else
+    /// from all others.
     pub(in crate::raid) fn copy(&mut self, parent: u64, targets: u64, at: u64, length: u64) {
         let id = self.task(parent, State::Copy { targets, at, length, read: Vec::new() });
         let is_mirror = matches!(self.layout, Layout::Mirror(_));
@@ -92,8 +94,9 @@ impl Raid {
         (0..self.members.len()).any(|member| targets & 1 << member != 0 && self.lost.keeps(member, at, length))
     }
 
-    /// Not all of a range can be copied: each unit is by itself. Of what nobody has, a member that is resynced has nothing
-    /// either, and what a crash left may stay as it is: no READ finds it. A unit of RAID 5 is found by its row.
+    /// Not all of a range can be copied: each unit is by itself. Of what nobody has, a member that
+    /// is resynced has nothing either, and what a crash left may stay as it is: no READ finds it. A
+    /// unit of RAID 5 is found by its row.
     fn copy_units(&mut self, id: u64, targets: u64, at: u64, length: u64) {
         let Some((parent, corrupt)) = self.tasks.get_mut(id).map(|task| (task.parent, task.corrupt)) else { return };
         let unit = self.geometry.unit_bytes;
@@ -116,7 +119,8 @@ impl Raid {
         self.end(id, result);
     }
 
-    /// A mirror's side could not be read: another one is copied, over what the first had wrong, too.
+    /// A mirror's side could not be read: another one is copied, over what the first had wrong,
+    /// too.
     pub(super) fn copy_from_another(&mut self, id: u64, targets: u64, at: u64, length: u64, error: DeviceError) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         let (avoid, corrupt) = (task.avoid, task.corrupt);

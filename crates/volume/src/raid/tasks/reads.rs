@@ -48,7 +48,8 @@ impl Raid {
         self.end(id, Ok(()));
     }
 
-    /// Reads a part from a member that was not tried; from all others, where there is a parity. `error` is of the last.
+    /// Reads a part from a member that was not tried; from all others, where there is a parity.
+    /// `error` is of the last.
     pub(super) fn read(&mut self, id: u64, part: u64, piece: Piece, into: Buffer, error: DeviceError) {
         let Some(avoid) = self.tasks.get_mut(id).map(|task| task.avoid) else { return };
         let is_parity = matches!(self.layout, Layout::Parity(_));

@@ -1,4 +1,5 @@
-//! Rows of RAID 5: what their parity needs is read, the journal has them where a crash would leave a hole, and they are written.
+//! Rows of RAID 5: what their parity needs is read, the journal has them where a crash would leave
+//! a hole, and they are written.
 
 use super::super::journal::Writes;
 use super::super::row::{Part, Plan, Row, Source};
@@ -88,7 +89,8 @@ impl Raid {
         self.end(id, Ok(()));
     }
 
-    /// Too many of a row have their bytes wrong, or not at all: they are noted as lost, and are zeros from now on.
+    /// Too many of a row have their bytes wrong, or not at all: they are noted as lost, and are
+    /// zeros from now on.
     fn lose(&mut self, id: u64, mut row: Row, parity: &Parity) {
         let Some((avoid, corrupt)) = self.tasks.get_mut(id).map(|task| (task.avoid, task.corrupt)) else { return };
         let failing = avoid & !corrupt;
