@@ -48,7 +48,7 @@ impl Bytes {
     /// Becomes a copy of `parts`, one behind the other, in the same buffer. False, and as before:
     /// somebody else shares any of it, or it is shorter.
     #[must_use]
-    pub fn refill(&mut self, parts: &[&[u8]]) -> bool {
+    pub fn refill<P: Deref<Target = [u8]>>(&mut self, parts: &[P]) -> bool {
         let len = parts.iter().map(|part| part.len()).sum();
         let Some(mut room) = Arc::get_mut(&mut self.buffer).and_then(|buffer| buffer.get_mut(..len)) else {
             return false;
@@ -110,11 +110,11 @@ mod tests {
     fn what_nobody_shares_is_filled_again() {
         let buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
         let mut all = Bytes::prefix(buffer, 10);
-        assert!(all.refill(&[b"oth", b"", b"ers"]));
+        assert!(all.refill(&[&b"oth"[..], b"", b"ers"]));
         let part = all.slice(1..3);
-        assert!(!all.refill(&[b"no"]) && &all[..] == b"others");
+        assert!(!all.refill(&[&b"no"[..]]) && &all[..] == b"others");
         drop(part);
-        assert!(!all.refill(&[&[0; 4096], b"1"]) && all.refill(&[b"no"]));
+        assert!(!all.refill(&[&[0; 4096][..], b"1"]) && all.refill(&[&b"no"[..]]));
         assert_eq!(&all[..], b"no");
     }
 

@@ -17,6 +17,22 @@
 //! `transport` is the one table that knows providers by name. `builder` refuses by the field's name
 //! what no provider at that address could do.
 //!
+//! # Volumes, natively
+//!
+//! What the 15 calls of vi-attached-storage's cDSA do (§3.2), and by what:
+//!
+//! | call | here |
+//! |---|---|
+//! | open, close | [`Builder::volume`], [`volume::client::Volume::close`] |
+//! | info | [`volume::Device::geometry`]; [`Builder::node_status`] |
+//! | allocate | [`memory::Segment::shared`], which a node can read |
+//! | read, write | [`volume::Device::submit`] of [`volume::Work::Read`], [`volume::Work::Write`] |
+//! | both scattered | [`volume::Staged::submit_scattered`] |
+//! | flush, discard, zero, hint | [`volume::Device::submit`] of their [`volume::Work`] |
+//! | poll | [`volume::Device::poll`] |
+//! | wait | [`volume::wait`]; [`volume::complete`] for one request alone |
+//! | mode | [`volume::Waiter::new`] with [`volume::Completions`]; or [`volume::Device::arm`] and its descriptor |
+//!
 //! No constructor measures. What the builder makes plans by the stored profile, else by the
 //! provider's own, whose `source` says so.
 #![forbid(unsafe_code)]

@@ -14,6 +14,7 @@
 //! | [`Sums`] | a device with a checksum of each block, kept on the device below |
 //! | [`Overlaps`] | which requests may be under way together |
 //! | [`Sectors`] | 512-byte sectors over a device with longer units |
+//! | [`Staged`] | requests whose bytes lie in several pieces of memory |
 //! | [`MemoryDevice`] | blocks in memory |
 //! | [`wire`] | what a client and a node say to each other |
 //! | [`client`] | a volume of a node as a device: exactly once, over reconnects |
@@ -31,6 +32,7 @@ mod memory;
 mod mutant;
 mod overlaps;
 mod raid;
+mod scattered;
 mod sectors;
 mod slots;
 mod sums;
@@ -46,6 +48,7 @@ pub use overlaps::Overlaps;
 pub use raid::{Health, LostRange, MemberState, Raid};
 #[doc(hidden)]
 pub use raid::{fuzz_intents, fuzz_journal, seeds_intents, seeds_journal};
+pub use scattered::{Pieces, Scattered, Staged};
 pub use sectors::Sectors;
 pub use sums::{SumPlaces, Sums};
 pub use wait::{Completions, Waiter, complete, wait};

@@ -1,17 +1,17 @@
 //! The suite of sentences over each kind of device that this crate has.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use overside_memory::Segment;
+use overside_memory::{Buffer, Bytes, Segment};
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{
-    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Raid, Request, Sectors, SumPlaces,
-    Sums, Work, complete,
+    Array, Completion, Device, DeviceError, Geometry, MemberState, MemoryDevice, Pieces, Raid, Request, Scattered,
+    Sectors, Staged, SumPlaces, Sums, Work, complete,
 };
 
 fn memory(bytes: u64) -> Box<dyn Device> {
@@ -81,6 +81,94 @@ mod of_unruly_memory {
 
     fn open() -> Box<dyn Device> {
         Unruly::boxed(4096, 1)
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+/// What is asked for as usual, with memory in pieces.
+#[derive(Debug)]
+struct Cut {
+    device: Staged<Box<dyn Device>>,
+    next: u64,
+    under_way: HashMap<u64, Held>,
+}
+
+/// What a request is when it is whole again.
+#[derive(Debug)]
+enum Held {
+    /// Its tag and length, and what of its buffer is past that.
+    Read(u64, usize, Buffer),
+    Write(u64, Bytes),
+}
+
+impl Device for Cut {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        for Request { tag, work } in batch.drain(..) {
+            let (held, at, pieces) = match work {
+                Work::Read { at, length, into } if length <= into.len() => {
+                    let (mut pieces, mut rest, mut left) = (Vec::new(), into, length);
+                    for most in [1, 700, usize::MAX] {
+                        let (piece, behind) = rest.split_at(most.min(left));
+                        left -= piece.len();
+                        pieces.push(piece);
+                        rest = behind;
+                    }
+                    (Held::Read(tag, length, rest), at, Pieces::Into(pieces))
+                }
+                Work::Write { at, from, fua } => {
+                    let cuts = [0, 1.min(from.len()), 700.min(from.len()), from.len()];
+                    let pieces = cuts.windows(2).map(|cut| from.slice(cut[0]..cut[1])).collect();
+                    (Held::Write(tag, from), at, Pieces::From { pieces, fua })
+                }
+                work => {
+                    self.device.submit(&mut [Request { tag, work }].into());
+                    continue;
+                }
+            };
+            self.under_way.insert(self.next, held);
+            self.device.submit_scattered(&mut [Scattered { tag: self.next, at, pieces }].into());
+            self.next += 1;
+        }
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let (mut ended, before) = (Vec::new(), out.len());
+        self.device.poll(out);
+        self.device.poll_scattered(&mut ended);
+        for (Scattered { tag, at, pieces }, result) in ended {
+            let (tag, work) = match (self.under_way.remove(&tag).unwrap(), pieces) {
+                (Held::Read(tag, length, behind), Pieces::Into(mut pieces)) => {
+                    pieces.push(behind);
+                    let into = pieces.into_iter().reduce(|whole, piece| whole.join(piece).unwrap()).unwrap();
+                    (tag, Work::Read { at, length, into })
+                }
+                (Held::Write(tag, from), Pieces::From { pieces, fua }) => {
+                    drop(pieces);
+                    (tag, Work::Write { at, from, fua })
+                }
+                other => panic!("{other:?}"),
+            };
+            out.push(Completion { tag, work, result });
+        }
+        out.len() - before
+    }
+    fn arm(&mut self) -> bool {
+        self.device.arm()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+}
+
+mod of_memory_in_pieces_over_an_unruly_device {
+    use super::*;
+
+    fn open() -> Box<dyn Device> {
+        let device = Staged::new(Unruly::boxed(512, 4));
+        Box::new(Cut { device, next: 0, under_way: HashMap::new() })
     }
 
     overside_conformance::device_tests!(open);
