@@ -31,7 +31,7 @@
 //! | flush, discard, zero, hint | [`volume::Device::submit`] of their [`volume::Work`] |
 //! | poll | [`volume::Device::poll`] |
 //! | wait | [`volume::wait`]; [`volume::complete`] for one request alone |
-//! | mode | [`volume::Waiter::new`] with [`volume::Completions`]; or [`volume::Device::arm`] and its descriptor |
+//! | mode | [`volume::Waiter::new`] with [`volume::Completions`]; or [`volume::Device::arm`] |
 //!
 //! No constructor measures. What the builder makes plans by the stored profile, else by the
 //! provider's own, whose `source` says so.

@@ -85,11 +85,12 @@ impl<S: System> Worker<S> {
     /// When the system has no room for the worker's buffers and descriptors.
     pub(crate) fn new(ground: &Ground<S>, mailbox: Arc<Mailbox>) -> Result<Self, VerbsError> {
         let Ground { system, provider, domain, options } = ground;
-        let port = PortOptions { shared_receives: RECEIVES, wake_at_half: true, ..PortOptions::default() };
+        let count = (RECEIVES_BYTES_MAX / options.request_bytes_max.max(1)).clamp(2, RECEIVES);
+        let port = PortOptions { shared_receives: count, wake_at_half: true, ..PortOptions::default() };
         // Room for a window, or the window would never be full.
         let port = PortOptions { depth: options.window.clamp(port.depth, DEPTH_MAX), ..port };
         let mut endpoint = Endpoint::builder(provider.clone()).domain(domain.clone()).port(port).open()?;
-        let receives = RingOptions { bytes: options.request_bytes_max, count: RECEIVES, ..RingOptions::default() };
+        let receives = RingOptions { bytes: options.request_bytes_max, count, ..RingOptions::default() };
         let ring = endpoint.ring(receives)?;
         let transmit = Transmit::new(provider.clone(), domain.clone(), options.transmit)?;
         let watch = Watch::new(options.watermarks.clone(), &mailbox, Spin::new(SPIN_MAX))?;
@@ -636,6 +637,8 @@ fn produce<S: Session>(out: &mut Outgoing, session: &mut S, lends: &Lends, windo
 
 /// Receive buffers of a worker, shared by all its connections.
 const RECEIVES: usize = 32;
+/// And of so many bytes; two have room in any case.
+const RECEIVES_BYTES_MAX: usize = 64 << 20;
 /// Requests of one connection in its provider's rings, whatever the window.
 const DEPTH_MAX: usize = 1024;
 /// How often a worker that never sleeps looks at what it attends to.

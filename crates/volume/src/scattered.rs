@@ -11,8 +11,8 @@ use crate::slots::Slots;
 
 /// A READ into, or a WRITE from, pieces of memory of any lengths, one behind the other.
 ///
-/// It owns them from when it is submitted until it comes back, as a [`Request`] its buffer. Together they are whole
-/// units of the device; each by itself need not be.
+/// It owns them from when it is submitted until it comes back, as a [`Request`] its buffer.
+/// Together they are whole units of the device; each by itself need not be.
 #[derive(Debug)]
 pub struct Scattered {
     /// The caller's own number.
@@ -39,8 +39,9 @@ pub enum Pieces {
 
 /// A device that takes [`Scattered`] requests too, beside the usual ones.
 ///
-/// Each is one request of the device below: one message, and one access of a disk. For that its bytes lie in one buffer
-/// meanwhile, which costs one copy; buffers are kept, so nothing is allocated once there are as many as requests under way.
+/// Each is one request of the device below: one message, and one access of a disk. For that its
+/// bytes lie in one buffer meanwhile, which costs one copy. Buffers are kept, so nothing is
+/// allocated once there are as many as requests under way.
 ///
 /// ```
 /// use overside_memory::Segment;
@@ -48,7 +49,8 @@ pub enum Pieces {
 ///
 /// let mut device = Staged::new(MemoryDevice::new(1 << 20)?);
 /// let pieces = Segment::private(8192)?.carve(1024);
-/// device.submit_scattered(&mut [Scattered { tag: 7, at: 4096, pieces: Pieces::Into(pieces) }].into());
+/// let read = Scattered { tag: 7, at: 4096, pieces: Pieces::Into(pieces) };
+/// device.submit_scattered(&mut [read].into());
 /// let mut ended = Vec::new();
 /// // Of a volume that is elsewhere: `overside_volume::wait`, or its descriptor, until it is there.
 /// while device.poll_scattered(&mut ended) == 0 {}

@@ -147,6 +147,12 @@ pub struct ServeVolumes {
     /// volume is answered as if it were not there. `list` and `status` need none.
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
+    /// Bytes of one request at most, 64K to 1G: clients cut longer ones. Memory is taken at once.
+    ///
+    /// It is 256 times this length and 32 times a worker, as far as 256M and 64M hold it, and four
+    /// and two times in any case.
+    #[arg(long, value_name = "BYTES", default_value = "128K", hide_short_help = true, value_parser = max_request)]
+    pub max_request: u32,
     /// Threads that serve connections. Half of the processors by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -164,6 +170,12 @@ pub struct ServeVolumes {
 /// Bytes, or 0 for none.
 fn bytes_or_none(text: &str) -> Result<usize, String> {
     if text == "0" { Ok(0) } else { bytes(text) }
+}
+
+fn max_request(text: &str) -> Result<u32, String> {
+    let fits = |bytes: &usize| bytes.is_multiple_of(4096) && (64 << 10..=1 << 30).contains(bytes);
+    let bytes = bytes(text).ok().filter(fits).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| "a request has from 64K to 1G at most, in steps of 4K, as 1M".into())
 }
 
 fn block(text: &str) -> Result<usize, String> {
@@ -207,6 +219,12 @@ pub struct Ways {
     /// thousand. auto: copied or regions, by price.
     #[arg(long, value_name = "auto|copied|once|each|regions", default_value = "auto", hide_short_help = true, value_parser = ["auto", "copied", "once", "each", "regions"])]
     pub data: String,
+    /// Bytes of one request at most, 64K to 1G: a longer one goes as several. The node's own
+    /// --max-request holds, too.
+    ///
+    /// Memory is taken at once: 96 times this length as far as 192M hold it, four in any case.
+    #[arg(long, value_name = "BYTES", default_value = "128K", hide_short_help = true, value_parser = max_request)]
+    pub max_request: u32,
 }
 
 /// `overside volume status`
@@ -239,11 +257,16 @@ pub struct BenchVolume {
     /// Requests under way at a time.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
-    /// Seconds that it lasts.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub time: u32,
+    /// Seconds that it lasts: 10 unless said; with --trace until the trace ends.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub time: Option<u32>,
+    /// Carry out a trace, in its order: a line a request, `r|w,offset,bytes`. It writes any bytes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rw", "bs", "verify", "seed"])]
+    pub trace: Option<PathBuf>,
     /// Write sectors that say what they are, hold every read against what was written, and at the
-    /// end read all that was written. Of a volume of more than 8G the first 8G are used.
+    /// end read all that was written.
+    ///
+    /// Of a volume of more than 8G the first 8G are used.
     #[arg(long)]
     pub verify: bool,
     /// Write although another client is the volume's writer, which is refused from then on.
@@ -546,6 +569,7 @@ const BENCH_EXAMPLES: &str = "\
 Examples:
   overside volume bench shm:vault/pg
   overside volume bench shm:vault/pg --rw randrw --verify --time 60
+  overside volume bench shm:vault/pg --trace pg.trace --depth 8
   overside volume bench tcp:10.0.0.1:7071/pg --key-file key --rw randwrite --bs 64K --depth 32 --json";
 
 const ATTACH: &str = "\

@@ -325,6 +325,67 @@ fn which_way_bytes_go_and_how_completions_come_can_be_fixed() {
     assert_eq!(writes(&far, &["--data", "auto", "--completions", "auto"]).0, 0, "there a processor sends what is read");
 }
 
+/// The shorter of what node and client take holds, and a longer request goes as several.
+#[test]
+fn a_request_is_as_long_as_node_and_client_allow() {
+    let parts = |transport: &str, node_takes: &str, client_takes: &str| {
+        let mut node = Node::with(transport, "8M", &["a"], "concat");
+        node.end();
+        node.options = ["--max-request", node_takes].map(str::to_owned).into();
+        node.start();
+        let volume = node.volume();
+        let bench = ["bench", &volume, "--bs", "1M", "--depth", "2", "--time", "1", "--max-request", client_takes];
+        let asked = [["--rw", "randread"], ["--rw", "randwrite"]].map(|rw| node.json(&[&bench[..], &rw].concat()));
+        assert_eq!(asked.each_ref().map(|found| found["errors"].as_u64()), [Some(0); 2]);
+        let status = node.status();
+        let had = ["reads", "writes_done"].map(|name| status[name].as_u64().unwrap());
+        let asked = [&asked[0]["reads"], &asked[1]["writes"]].map(|count| count.as_u64().unwrap());
+        assert!(asked.iter().all(|asked| *asked > 0) && (0..2).all(|i| had[i].is_multiple_of(asked[i])), "{had:?}");
+        let takes = node.json(&["status", &node.address])["node"]["max_request"].as_u64().unwrap();
+        ([had[0] / asked[0], had[1] / asked[1]], takes)
+    };
+    assert_eq!(parts("shm", "1M", "1M"), ([1, 1], 1 << 20));
+    assert_eq!(parts("tcp", "1M", "2M"), ([1, 1], 1 << 20));
+    assert_eq!(parts("shm", "128K", "1M"), ([8, 8], 128 << 10), "the node cuts it");
+    assert_eq!(parts("tcp", "2M", "256K"), ([4, 4], 2 << 20), "the client does");
+    let node = Node::new("shm");
+    for absurd in ["63K", "2G", "100001"] {
+        let refused = node.output(&["serve", "--listen", &node.address, "--max-request", absurd]);
+        assert!(!refused.status.success() && told(&refused).contains("from 64K to 1G at most"), "{}", told(&refused));
+    }
+}
+
+/// Each of its requests once, with its length, and none that there cannot be.
+#[test]
+fn a_trace_is_carried_out_natively() {
+    let node = Node::with("shm", "4M", &["a", "b"], "raid0");
+    let lengths = [512, 8 << 10, 640 << 10, 4096];
+    let (mut lines, mut moved) = (String::new(), [0, 0]);
+    for number in 0..1000 {
+        let (writes, bytes) = (number % 3 == 0, lengths[number % 4]);
+        moved[usize::from(writes)] += bytes as u64;
+        let what = if writes { 'w' } else { 'r' };
+        lines += &format!("{what},{},{bytes}\n", number * 512);
+    }
+    let (trace, volume) = (node.path("pg.trace"), node.volume());
+    std::fs::write(&trace, &lines).unwrap();
+    let bench = ["bench", &volume, "--trace", &trace, "--depth", "5"];
+    let found = node.json(&bench);
+    assert_eq!((&found["reads"], &found["writes"], &found["errors"]), (&666.into(), &334.into(), &0.into()));
+    assert!(found["p99_us"].as_f64() >= found["p50_us"].as_f64() && found["iops"].as_f64() > Some(0.0), "{found}");
+    assert!(found["cpu_us_per_io"]["node"].is_f64() && found["cpu_us_per_io"]["client"].is_f64(), "{found}");
+    let status = node.status();
+    assert_eq!([&status["read_bytes"], &status["written_bytes"]].map(Json::as_u64), moved.map(Some));
+    assert!(node.ok(&bench).contains("334 writes of "), "for people, too");
+    for (line, said) in [("r,4194304,512", "line 1001"), ("w,1,512", "no units of 512 bytes"), ("x,0,512", "line 1001")]
+    {
+        std::fs::write(&trace, format!("{lines}{line}\n")).unwrap();
+        let refused = node.fails(&bench);
+        assert!(refused.contains(said), "{refused}");
+    }
+    assert_eq!(node.status()["reads"].as_u64(), status["reads"].as_u64().map(|reads| 2 * reads), "nothing was begun");
+}
+
 #[test]
 fn a_mirror_is_served_without_a_member_and_repaired() {
     let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");

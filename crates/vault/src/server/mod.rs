@@ -75,11 +75,12 @@ pub struct NodeOptions {
     pub writes: Writes,
     /// The cache, which all volumes share in equal parts; of no bytes: none.
     pub cache: CacheOptions,
-    /// Bytes of one request at most; clients cut longer ones.
+    /// Bytes of one request at most, of which 1 GiB is the longest; clients cut longer ones.
     pub request_bytes_max: u32,
     /// Requests that a client may have in flight.
     pub requests_max: u16,
-    /// Buffers for blocks on their way.
+    /// Buffers for blocks on their way to clients, and as many for those that come. No more than
+    /// 128 MiB of either, and two in any case.
     pub blocks: usize,
     /// Clients at once.
     pub sessions_max: usize,
@@ -304,7 +305,8 @@ impl Node {
     pub fn serve(self: &Arc<Self>, listening: Vec<Listening>, options: ServiceOptions) -> Result<Served, VerbsError> {
         let room = self.options.request_bytes_max as usize;
         self.registered.serve(&listening);
-        let blocks = Blocks::new(room, self.options.blocks, &self.registered)?;
+        let count = self.options.blocks.min((BLOCKS_BYTES_MAX / room.max(1)).max(2));
+        let blocks = Blocks::new(room, count, &self.registered)?;
         let _ = self.blocks.set(Arc::new(blocks));
         let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
         let mut served = Served { node: self.clone(), server: None };
@@ -502,3 +504,6 @@ fn writer_of(session: u64, group: u64) -> u64 {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
+
+/// Memory of blocks of a kind, which is taken at once.
+const BLOCKS_BYTES_MAX: usize = 128 << 20;

@@ -38,6 +38,7 @@ impl Node {
             incarnation: self.incarnation,
             process: std::process::id(),
             cpu_us: self.options.cpu.map_or(0, |cpu| cpu().as_micros() as u64),
+            request_bytes_max: self.options.request_bytes_max,
             up_us: up.unwrap_or_default().as_micros() as u64,
             volumes,
         }

@@ -38,9 +38,10 @@ pub struct LinkOptions {
     pub spare: Option<Arc<dyn Spare>>,
     /// How long one attempt to connect may take.
     pub patience: Duration,
-    /// Bytes of one request at most, unless the node takes less.
+    /// Bytes of one request at most, unless the node takes less, or the provider's messages are
+    /// shorter.
     pub request_bytes_max: u32,
-    /// Receive buffers: answers on their way.
+    /// Receive buffers: answers on their way. No more than 128 MiB of them, and two in any case.
     pub receives: usize,
     /// The caller's process, which the node tells those who ask for its status; 0 tells nothing.
     pub process: u32,
@@ -253,6 +254,7 @@ impl Link {
         volume: &str,
         options: LinkOptions,
     ) -> Result<Link, LinkError> {
+        let options = within(&provider, options);
         let clock = provider.clock();
         let now = clock.now();
         let mut link = Link {
@@ -925,6 +927,18 @@ impl Device for Link {
     }
 }
 
+/// A request and its header are a message, and receive buffers have room for it.
+fn within(provider: &Arc<dyn Provider>, options: LinkOptions) -> LinkOptions {
+    let message = provider.capabilities().message_max.saturating_sub(HEADER as u64) / PAGE * PAGE;
+    let request_bytes_max = message.min(options.request_bytes_max.into()) as u32;
+    let receives = options.receives.min((RECEIVES_BYTES_MAX / request_bytes_max.max(1) as usize).max(2));
+    LinkOptions { request_bytes_max, receives, ..options }
+}
+
+/// What units of all devices fit.
+const PAGE: u64 = 4096;
+/// Memory of receive buffers, which is taken at once.
+const RECEIVES_BYTES_MAX: usize = 128 << 20;
 /// Requests that are taken at once; more wait with the caller.
 const REQUESTS_MAX: usize = 1024;
 /// Numbers between the lowest that is unanswered and the newest: fewer than a node remembers.

@@ -27,6 +27,8 @@ pub struct Report {
     pub cpu_us: u64,
     /// How long it has been served, in microseconds.
     pub up_us: u64,
+    /// Bytes of one request at most.
+    pub request_bytes_max: u32,
     /// What was asked for.
     pub volumes: Vec<VolumeReport>,
 }
@@ -189,6 +191,7 @@ impl Report {
         bytes[8..11].copy_from_slice(&[INQUIRY, self.status.code(), VERSION]);
         put(&mut bytes, 12, &(body.0.len() as u32).to_le_bytes());
         put(&mut bytes, 16, &self.process.to_le_bytes());
+        put(&mut bytes, 20, &self.request_bytes_max.to_le_bytes());
         put(&mut bytes, 40, &self.incarnation.to_le_bytes());
         [&bytes[..], &body.0].concat()
     }
@@ -206,7 +209,7 @@ impl Report {
             return Err(Malformed("an answer of another version"));
         }
         zeros(&bytes[11..12])?;
-        zeros(&bytes[20..40])?;
+        zeros(&bytes[24..40])?;
         zeros(&bytes[48..])?;
         if payload.len() as u64 != u64::from(u32_at(bytes, 12)) {
             return Err(Malformed("a report of another length"));
@@ -224,6 +227,7 @@ impl Report {
             process: u32_at(bytes, 16),
             cpu_us,
             up_us,
+            request_bytes_max: u32_at(bytes, 20),
             volumes,
         })
     }
@@ -454,6 +458,7 @@ pub(super) fn example() -> Report {
         process: 70,
         cpu_us: 5_000_000,
         up_us: 9_000_000,
+        request_bytes_max: 128 << 10,
         volumes: vec![volume],
     }
 }

@@ -67,7 +67,7 @@ fn going(ways: &Ways, options: LinkOptions) -> LinkOptions {
         "regions" => fixed(Registration::default().writes),
         _ => Some(Registration::default()),
     };
-    LinkOptions { registration, ..options }
+    LinkOptions { registration, request_bytes_max: ways.max_request, ..options }
 }
 
 /// An address and a volume's name, of `ADDR/NAME`.
@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn words_for_the_way_of_bytes_are_the_librarys_ways() {
-        let way = |data: &str| going(&Ways { data: data.into() }, LinkOptions::default()).registration;
+        let way =
+            |data: &str| going(&Ways { data: data.into(), max_request: 1 << 20 }, LinkOptions::default()).registration;
         let fixed = |data| way(data).filter(|way| !way.by_price).map(|way| way.writes);
         assert_eq!((way("copied"), way("auto")), (None, Some(Registration::default())));
         assert_eq!(["once", "each", "regions"].map(fixed), [Some(u32::MAX), Some(1), Some(1000)]);

@@ -91,6 +91,7 @@ fn announce(args: &ServeVolumes, home: &Home, names: &[String]) -> Result<()> {
             "writes": args.writes,
             "cache_bytes": args.cache,
             "policy": args.policy,
+            "max_request": args.max_request,
             "nbd": args.nbd,
         });
         output::line(&json.to_string())?;
@@ -144,7 +145,8 @@ fn options(args: &ServeVolumes) -> Result<NodeOptions> {
     let policy = PolicyKind::named(&args.policy).context("there is no such policy")?;
     let cache = CacheOptions { bytes, block_bytes, policy };
     let access = args.access.as_deref().map(access).transpose()?;
-    Ok(NodeOptions { writes, cache, access, cpu: Some(processor_time), ..NodeOptions::default() })
+    let request_bytes_max = args.max_request;
+    Ok(NodeOptions { writes, cache, access, request_bytes_max, cpu: Some(processor_time), ..NodeOptions::default() })
 }
 
 /// Who may attach which volume, with the keys themselves.

@@ -70,6 +70,7 @@ pub fn run(args: &VolumeStatus) -> Result<()> {
                 "incarnation": format!("{:016x}", report.incarnation),
                 "up_us": report.up_us,
                 "cpu_us": report.cpu_us,
+                "max_request": report.request_bytes_max,
             },
             "volumes": volumes,
         });
@@ -77,7 +78,11 @@ pub fn run(args: &VolumeStatus) -> Result<()> {
     }
     let seconds = |us: u64| us as f64 / 1e6;
     let (up, cpu) = (seconds(report.up_us), seconds(report.cpu_us));
-    output::line(&format!("node: process {}, up {up:.1} s, {cpu:.2} s of processor time", report.process))?;
+    let (process, longest) = (report.process, grouped(report.request_bytes_max.into()));
+    let node = format!(
+        "node: process {process}, up {up:.1} s, {cpu:.2} s of processor time, requests of up to {longest} bytes"
+    );
+    output::line(&node)?;
     report.volumes.iter().try_for_each(|volume| output::text(&shown(volume, now)))
 }
 

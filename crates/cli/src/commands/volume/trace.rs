@@ -88,15 +88,30 @@ fn replayed(args: &ReplayTrace) -> Result<()> {
 
 /// The blocks that a trace touches, in order.
 fn accesses(path: &Path, block_bytes: u64) -> Result<Vec<u64>> {
-    let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let mut accesses = Vec::new();
+    requests(path, |request| {
+        accesses.extend(request.blocks(block_bytes));
+        Ok(())
+    })?;
+    Ok(accesses)
+}
+
+/// Hands over a trace's requests, in order. What `take` refuses is said with its line.
+///
+/// # Errors
+/// The file cannot be read, a line is no request or is refused, or there is none.
+pub(super) fn requests(path: &Path, mut take: impl FnMut(TraceRequest) -> Result<()>) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let mut is_empty = true;
     for (number, line) in BufReader::new(file).lines().enumerate() {
         let at = || format!("{}, line {}", path.display(), number + 1);
-        let request = TraceRequest::parse(&line.with_context(at)?).with_context(at)?;
-        accesses.extend(request.iter().flat_map(|request| request.blocks(block_bytes)));
+        if let Some(request) = TraceRequest::parse(&line.with_context(at)?).with_context(at)? {
+            take(request).with_context(at)?;
+            is_empty = false;
+        }
     }
-    if accesses.is_empty() {
+    if is_empty {
         bail!("{} has no requests", path.display());
     }
-    Ok(accesses)
+    Ok(())
 }

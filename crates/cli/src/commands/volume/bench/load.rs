@@ -6,6 +6,7 @@ use crate::signals::Signals;
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use overside::memory::{Buffer, Bytes, Segment};
+use overside::vault::trace::TraceRequest;
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::client::Volume;
 use overside::volume::{Completion, Completions, Device, DeviceError, Request, Waiter, Work};
@@ -16,11 +17,12 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) mix: Mix,
-    /// Bytes of a request.
+    /// Bytes of a request; of a trace's longest.
     pub(super) bs: u64,
     /// Requests under way.
     pub(super) depth: usize,
-    pub(super) time: Duration,
+    /// None: until the trace ends.
+    pub(super) time: Option<Duration>,
     pub(super) verifies: bool,
     pub(super) seed: u64,
 }
@@ -58,6 +60,8 @@ pub(super) struct Load {
     plan: Plan,
     chance: Chance,
     pattern: Option<Pattern>,
+    /// What is asked for instead of places at random.
+    trace: Option<std::vec::IntoIter<TraceRequest>>,
     /// Bytes of the volume that are used.
     bytes: u64,
     unit: u64,
@@ -95,7 +99,12 @@ impl Outcome {
 }
 
 impl Load {
-    pub(super) fn new(volume: Volume, plan: Plan, completions: Completions) -> Result<Load> {
+    pub(super) fn new(
+        volume: Volume,
+        plan: Plan,
+        completions: Completions,
+        trace: Option<Vec<TraceRequest>>,
+    ) -> Result<Load> {
         let geometry = volume.geometry();
         let mut chance = Chance(plan.seed);
         if plan.seed == 0 {
@@ -119,6 +128,7 @@ impl Load {
             plan,
             chance,
             pattern,
+            trace: trace.map(Vec::into_iter),
             bytes,
             unit: geometry.unit_bytes,
             free,
@@ -148,22 +158,29 @@ impl Load {
     /// Nothing can be carried out any more.
     pub(super) fn run(&mut self, signals: &Signals) -> Result<Outcome> {
         let start = SystemClock.now();
-        let end = start + self.plan.time;
-        let progress = Progress::new("measuring", self.plan.time.as_millis() as u64);
+        let end = self.plan.time.map(|time| start + time);
+        let whole = self.plan.time.map(|time| time.as_millis() as u64);
+        let lines = self.trace.as_ref().map_or(0, |trace| trace.len() as u64);
+        let progress = Progress::new("measuring", whole.unwrap_or(lines));
         loop {
             let now = SystemClock.now();
             self.outcome.is_interrupted = signals.check().is_err();
-            if now >= end || self.outcome.is_interrupted || self.outcome.errors >= ERRORS_MAX {
+            if end.is_some_and(|end| now >= end) || self.outcome.is_interrupted || self.outcome.errors >= ERRORS_MAX {
                 break;
             }
             while !self.free.is_empty()
+                && self.trace.as_ref().is_none_or(|trace| trace.len() > 0)
                 && let Some(tag) = self.tags.pop()
             {
                 self.ask(tag, now);
             }
-            self.step(Some(end))?;
+            if self.trace.as_ref().is_some_and(|trace| trace.len() == 0) {
+                break;
+            }
+            self.step(end)?;
             let done = self.outcome.ios();
-            progress.at((now - start).as_millis() as u64, || format!("{} requests", grouped(done)));
+            let part = whole.map_or(done, |_| (now - start).as_millis() as u64);
+            progress.at(part, || format!("{} requests", grouped(done)));
         }
         self.drain(signals)?;
         self.outcome.took = SystemClock.now() - start;
@@ -186,6 +203,12 @@ impl Load {
 
     /// One request more.
     fn ask(&mut self, tag: u64, now: Instant) {
+        if let Some(trace) = &mut self.trace {
+            return match trace.next() {
+                Some(TraceRequest { writes, offset, bytes }) => self.submit(tag, offset, bytes, !writes, now),
+                None => self.tags.push(tag),
+            };
+        }
         let at = self.place();
         let is_read = match self.plan.mix {
             Mix::Reads => true,
@@ -347,4 +370,4 @@ const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 const ERRORS_MAX: u64 = 1000;
 const LOOK: Duration = Duration::from_millis(100);
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(1);
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(1);

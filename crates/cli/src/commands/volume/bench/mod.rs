@@ -3,16 +3,19 @@
 mod load;
 mod pattern;
 
+use super::trace::requests;
 use super::{attach, going, named, processor_time, status};
 use crate::args::BenchVolume;
 use crate::output::{self, grouped};
 use crate::signals::{Interrupted, Signals};
 use anyhow::{Result, bail, ensure};
-use load::{Load, Mix, Outcome, Plan};
+use load::{CLOSE_PATIENCE, Load, Mix, Outcome, Plan};
+use overside::vault::trace::TraceRequest;
 use overside::volume::client::LinkOptions;
 use overside::volume::wire::{Report, Role};
-use overside::volume::{Completions, Device};
+use overside::volume::{Completions, Device, Geometry};
 use serde_json::json;
+use std::path::Path;
 use std::time::Duration;
 
 /// Reads and writes a volume at random places, and says how fast that went.
@@ -22,7 +25,12 @@ use std::time::Duration;
 /// Results come first where there are any.
 pub fn run(args: &BenchVolume) -> Result<()> {
     let (address, name) = named(&args.at.volume)?;
-    let mix = Mix::parse(&args.rw);
+    let trace = args.trace.as_deref().map(recorded).transpose()?;
+    let mix = match &trace {
+        Some(trace) if trace.iter().any(|request| request.writes) => Mix::Both,
+        Some(_) => Mix::Reads,
+        None => Mix::parse(&args.rw),
+    };
     let role = match mix {
         Mix::Reads => Role::Reader,
         _ if args.take_over => Role::TakeOver,
@@ -31,27 +39,29 @@ pub fn run(args: &BenchVolume) -> Result<()> {
     let give_up = args.give_up.map(|seconds| Duration::from_secs(seconds.into()));
     let options = going(&args.ways, LinkOptions { role, give_up, ..LinkOptions::default() });
     let signals = Signals::take()?;
-    let volume = attach(&args.at, options)?;
-    let geometry = volume.geometry();
-    let (bs, depth) = (args.bs as u64, usize::from(args.depth));
+    let longest = trace.iter().flatten().map(|request| request.bytes).max();
+    let (bs, depth) = (longest.unwrap_or(args.bs as u64), usize::from(args.depth));
     ensure!(
-        bs.is_multiple_of(geometry.unit_bytes) && bs <= geometry.bytes,
-        "--bs must be a multiple of {} and at most the volume's {} bytes",
-        geometry.unit_bytes,
-        grouped(geometry.bytes)
+        bs * depth as u64 <= BUFFERS_BYTES_MAX,
+        "a request's bytes times --depth are more than a GiB; ask for less at once"
     );
-    ensure!(bs * depth as u64 <= BUFFERS_BYTES_MAX, "--bs times --depth is more than a GiB; ask for less at once");
+    let volume = attach(&args.at, options)?;
+    if let Err(refused) = fits(args, bs, volume.geometry()) {
+        // So that nobody waits for its place.
+        volume.close(CLOSE_PATIENCE);
+        return Err(refused);
+    }
     let handle = volume.handle();
     let node = || status::report(address, name, &args.at.network).ok();
     let before = (node(), processor_time());
-    let plan =
-        Plan { mix, bs, depth, time: Duration::from_secs(args.time.into()), verifies: args.verify, seed: args.seed };
+    let time = args.time.or(trace.is_none().then_some(TIME_S)).map(|seconds| Duration::from_secs(seconds.into()));
+    let plan = Plan { mix, bs, depth, time, verifies: args.verify, seed: args.seed };
     let completions = match &args.completions[..] {
         "interrupt" => Completions::Interrupt,
         "poll" => Completions::Poll,
         _ => Completions::Auto,
     };
-    let mut load = Load::new(volume, plan, completions)?;
+    let mut load = Load::new(volume, plan, completions, trace)?;
     let outcome = load.run(&signals)?;
     let client = processor_time().saturating_sub(before.1);
     let after = node();
@@ -65,6 +75,39 @@ pub fn run(args: &BenchVolume) -> Result<()> {
     };
     figures.show(args)?;
     figures.judge()
+}
+
+/// Whether there can be such requests of the volume.
+fn fits(args: &BenchVolume, bs: u64, geometry: Geometry) -> Result<()> {
+    let (unit, all) = (geometry.unit_bytes, geometry.bytes);
+    if let Some(path) = &args.trace {
+        return requests(path, |TraceRequest { offset, bytes, .. }| {
+            let whole = offset.is_multiple_of(unit) && bytes.is_multiple_of(unit);
+            let within = bytes > 0 && offset.checked_add(bytes).is_some_and(|end| end <= all);
+            ensure!(
+                whole && within,
+                "{bytes} bytes at {offset} are no units of {unit} bytes, or lie past the volume's {}",
+                grouped(all)
+            );
+            Ok(())
+        });
+    }
+    ensure!(
+        bs.is_multiple_of(unit) && bs <= all,
+        "--bs must be a multiple of {unit} and at most the volume's {} bytes",
+        grouped(all)
+    );
+    Ok(())
+}
+
+/// A trace, whole.
+fn recorded(path: &Path) -> Result<Vec<TraceRequest>> {
+    let mut all = Vec::new();
+    requests(path, |request| {
+        all.push(request);
+        Ok(())
+    })?;
+    Ok(all)
 }
 
 /// Processor time of the node between two reports of the same life.
@@ -97,8 +140,9 @@ impl Figures {
         if args.at.json {
             let json = json!({
                 "volume": args.at.volume,
-                "rw": args.rw,
-                "bs": args.bs,
+                "rw": args.trace.is_none().then_some(&args.rw),
+                "bs": args.trace.is_none().then_some(args.bs),
+                "trace": args.trace,
                 "depth": args.depth,
                 "seconds": seconds,
                 "reads": reads,
@@ -118,7 +162,7 @@ impl Figures {
         }
         let cpu = |us: Option<f64>| us.map_or("unknown".to_owned(), |us| format!("{us:.1} µs"));
         output::text(&format!(
-            "{} requests in {seconds:.1} s: {} reads, {} writes of {} bytes, {} under way\n\
+            "{} requests in {seconds:.1} s: {} reads, {} writes of {}, {} under way\n\
              iops     {}\n\
              p50      {p50:.1} µs\n\
              p99      {p99:.1} µs\n\
@@ -126,7 +170,9 @@ impl Figures {
             grouped(self.outcome.ios()),
             grouped(*reads),
             grouped(*writes),
-            grouped(args.bs as u64),
+            args.trace
+                .as_ref()
+                .map_or_else(|| format!("{} bytes", grouped(args.bs as u64)), |trace| trace.display().to_string()),
             args.depth,
             grouped(iops as u64),
             cpu(self.client_us),
@@ -158,4 +204,6 @@ impl Figures {
     }
 }
 
+/// Seconds, unless said.
+const TIME_S: u32 = 10;
 const BUFFERS_BYTES_MAX: u64 = 1 << 30;
