@@ -25,6 +25,7 @@ mod remembered;
 mod scan;
 mod session;
 mod store;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod used;

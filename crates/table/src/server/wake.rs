@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use overside_verbs::VerbsError;
 use rustix::event::EventfdFlags;
 
-use super::durable::sync::AtomicBool;
+use super::sync::AtomicBool;
 
 /// A descriptor that a thread waits for, and whether it was signalled since that thread last looked.
 #[derive(Debug)]

@@ -13,7 +13,6 @@ mod explored;
 mod keeper;
 mod recover;
 mod saved;
-pub(super) mod sync;
 mod writer;
 
 use std::path::PathBuf;
@@ -33,11 +32,11 @@ pub(super) use keeper::Keeper;
 pub use recover::{DataError, OnProgress, Recovering, Recovery, check_data};
 pub(super) use recover::{Opened, open};
 pub use saved::{SavedOptions, SavedRows, SavedTable, SavedTables};
-use sync::{AtomicBool, AtomicU64};
 pub(super) use writer::Writer;
 
 use super::governor::{PACE_MIN, Pace};
 use super::store::fault;
+use super::sync::{AtomicBool, AtomicU64};
 use super::wake::Wake;
 use crate::wire::{DataStatus, Durability, Fault, FaultCode};
 

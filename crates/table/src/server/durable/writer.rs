@@ -13,8 +13,8 @@ use overside_log::{Log, Step};
 use overside_service::{Carrier, Hold, OnFailure};
 use smallvec::SmallVec;
 
+use super::super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, fence};
 use super::Journal;
-use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, fence};
 use crate::wire::Durability;
 
 /// The log, for one thread at a time.

@@ -1,7 +1,7 @@
 //! An index made of the rows that are there, in steps, while others write.
 
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use overside_bwtree::{Error, Put, Tree};
 use overside_log::{self as log, Claim};
@@ -11,6 +11,7 @@ use super::{INDEXES_MAX, Index, Indexes, TURNS, VALUE_BYTES, described, entry, e
 use crate::key::IndexCodec;
 use crate::server::durable::Denied;
 use crate::server::store::{Store, Table, fault};
+use crate::server::sync::Mutex;
 use crate::wire::{Fault, FaultCode};
 
 /// An index that is being made. Writers keep it from the beginning. Dropping it before its end takes it out again, and the
@@ -225,6 +226,6 @@ fn no_memory(table: &Table, index: &Index, error: &dyn std::fmt::Display) -> Fau
 }
 
 /// Rows of one step, between which the worker serves others.
-const ROWS_TOGETHER: usize = 1024;
+const ROWS_TOGETHER: usize = if cfg!(shuttle) { 2 } else { 1024 };
 /// Rows whose writers wait for one another.
 const TURNS_TOGETHER: usize = 128;
