@@ -1,4 +1,5 @@
-//! A worker that halts at a point of its way, while others go on: what they see of a change that is half done.
+//! A worker that halts at a point of its way, while others go on: what they see of a change that is half done. Or it has a bug
+//! there.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 use overside_table::client::Client;
 use overside_verbs::{Clock, SystemClock, VerbsError};
 
-/// The system's time, in which the worker that comes to a point halts there once.
+/// The system's time, in which the worker that comes to a point halts or fails there once.
 #[derive(Debug)]
 pub struct Halting {
     at: &'static str,
+    fails: bool,
     wanted: AtomicBool,
     halted: AtomicBool,
     goes_on: AtomicBool,
@@ -20,7 +22,18 @@ pub struct Halting {
 impl Halting {
     pub fn new(at: &'static str) -> Halting {
         let [wanted, halted, goes_on] = [const { AtomicBool::new(false) }; 3];
-        Halting { at, wanted, halted, goes_on }
+        Halting { at, fails: false, wanted, halted, goes_on }
+    }
+
+    /// It panics instead.
+    #[allow(dead_code, reason = "not every test target has one that fails")]
+    pub fn failing(at: &'static str) -> Halting {
+        Halting { fails: true, ..Halting::new(at) }
+    }
+
+    /// The next worker that comes to the point is the one.
+    pub fn expect(&self) {
+        self.wanted.store(true, Ordering::Release);
     }
 
     /// The worker that carries out `first` halts, and goes on when `then` is done. Others, of which one goes to the other worker,
@@ -34,7 +47,7 @@ impl Halting {
     ) -> T {
         let done = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            self.wanted.store(true, Ordering::Release);
+            self.expect();
             scope.spawn(first);
             until("a worker halts", || self.halted.load(Ordering::Acquire));
             for mut other in others {
@@ -65,6 +78,7 @@ impl Clock for Halting {
     }
     fn point(&self, what: &'static str) {
         if what == self.at && self.wanted.swap(false, Ordering::AcqRel) {
+            assert!(!self.fails, "planted");
             self.halted.store(true, Ordering::Release);
             until("it may go on", || self.goes_on.load(Ordering::Acquire));
         }

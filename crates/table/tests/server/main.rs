@@ -7,7 +7,7 @@
 //! | `Hello` | lets the other requests count | once, first, in 10 s, of this version, with buffers of 1 KiB to 4 MiB; any features | `bad_input`: `hostile_messages_close_their_connection_only`; `tests/lying_client.rs`: `a_client_of_another_version_is_served_nothing`, `a_hello_of_another_form_is_refused_by_its_version`; `limits`: `who_never_introduces_himself_is_closed` |
 //! | `Create` | keeps a table | the schema can be; within the limit of memory | `bad_input`: `refusals_say_what_is_there`; `limits`: `the_limit_of_memory_is_of_all_tables_together` |
 //! | `Drop` | gives a table back | its scans and pages under way have ended | `bad_input`: `a_dropped_table_is_gone_for_all_who_used_it` |
-//! | `Status`, `Checkpoint` | keep a reply | as `Stats`; one checkpoint at a time | `tests/durable.rs` |
+//! | `Status`, `Checkpoint` | keep a reply | as `Stats`; one checkpoint at a time | `tests/durable` |
 //! | `List`, `Describe`, `Get`, `Stats`, `Choices`, `Prices`, `Held`, `Open` | keep a reply | what waits for all clients is within one limit | `bad_input`: `a_client_that_takes_no_answers_is_cut_off`, `a_client_that_takes_no_long_answers_is_cut_off` |
 //! | `Put` | keeps rows | each is checked whole; within the limit of memory | `bad_input`: `what_only_a_hostile_client_says_is_refused_row_by_row`, `exhausted_memory_is_told_and_survived` |
 //! | `Delete` | gives rows back; may wait for memory | for at most 20 s | `limits`: `a_delete_that_waits_for_memory_holds_up_nobody_else`, `a_delete_that_waits_ends_with_its_table_or_its_connection` |
