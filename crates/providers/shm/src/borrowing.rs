@@ -7,7 +7,7 @@ use overside_verbs::{Lender, Loan, SpareLoan};
 
 use crate::channel::Channel;
 use crate::control::{OwnControl, PeerControl};
-use crate::doorbell::{Doorbell, News, OwnRing, PeerWords, Ring};
+use crate::doorbell::{Doorbell, News, OwnRing, PeerWords};
 use crate::provider::Shared;
 use crate::ring::Word;
 
@@ -79,10 +79,8 @@ impl Borrowed {
     fn ring(&self, mut returns: MutexGuard<'_, Returns>, news: News) {
         let ring = returns.bell.wanted(&self.own, &self.peer, news);
         drop(returns);
-        match ring {
-            None => {}
-            Some(Ring::Socket) => self.channel.upgrade().iter().for_each(|channel| channel.ring()),
-            Some(Ring::Word(sleep)) => self.own.wake(sleep),
+        if let Some(ring) = ring {
+            self.own.end_sleep(ring, || self.channel.upgrade().iter().for_each(|channel| channel.ring()));
         }
     }
 

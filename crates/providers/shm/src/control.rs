@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use overside_memory::{Foreign, MemoryError, Segment, kernels};
 
-use crate::doorbell::{OwnRing, OwnWords, PeerRing, PeerWords, later};
+use crate::doorbell::{OwnRing, OwnWords, PeerRing, PeerWords, Ring, later};
 use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Geometry, INLINE_INSIDE, Word, stamp_of, unstamped};
 
 /// Our side of a connection. The peer has it mapped read-only. Clones are the same memory.
@@ -58,6 +58,15 @@ impl OwnControl {
         let _ = self.words()[Word::Rung as usize / 8].fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
         // Within the segment: the layout says so.
         let _ = self.segment.wake(Word::Rung as usize);
+    }
+
+    /// Ends the peer's sleep as it asked for; `socket` sends the message for it.
+    #[inline]
+    pub(crate) fn end_sleep(&self, how: Ring, socket: impl FnOnce()) {
+        match how {
+            Ring::Socket => socket(),
+            Ring::Word(sleep) => self.wake(sleep),
+        }
     }
 
     /// Changes any word, for those who play a peer that does so.

@@ -271,10 +271,8 @@ impl Pair {
 
     #[inline]
     fn ring(&self, ring: Option<Ring>) {
-        match ring {
-            None => {}
-            Some(Ring::Socket) => self.channel.ring(),
-            Some(Ring::Word(sleep)) => self.own.wake(sleep),
+        if let Some(ring) = ring {
+            self.own.end_sleep(ring, || self.channel.ring());
         }
     }
 
