@@ -221,6 +221,9 @@ const SELECT_1: &str = "pgbench select-only, prepared, 1 client";
 const SELECT_8: &str = "pgbench select-only, prepared, 8 clients";
 const TPC_B_1: &str = "pgbench TPC-B, prepared, 1 client";
 const TPC_B_8: &str = "pgbench TPC-B, prepared, 8 clients";
+/// These two differ in nothing but where the connection is set up: once, or for each transaction.
+const TPC_B_KEPT: &str = "pgbench TPC-B, simple, 1 client";
+const TPC_B_AGAIN: &str = "pgbench TPC-B, simple, 1 client, a connection each";
 const REPLAY: &str = "psql replays a session of pgbench";
 const GET_1: &str = "redis GET, 1 client";
 const GET_50: &str = "redis GET, 50 clients";

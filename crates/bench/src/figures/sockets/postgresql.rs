@@ -155,7 +155,7 @@ fn place(way: &Stack) -> Vec<String> {
     vec!["-h".into(), host, "-p".into(), way.server.port.to_string(), "-U".into(), "postgres".into(), "postgres".into()]
 }
 
-/// Transactions, and how many a second once connected.
+/// Transactions, and how many a second: once connected, or with each one's connection.
 fn processed(said: &str) -> Option<(u64, f64)> {
     let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name));
     let (done, wanted) = value("number of transactions actually processed: ")?.split_once('/')?;
@@ -201,13 +201,15 @@ pub fn account(name: &str) -> Option<(u32, u32)> {
 const ACCOUNT: &str = "postgres";
 /// Transactions of a session that is replayed.
 const REPLAYED: u64 = 2_000;
-const WORK: [(&str, &[&str]); 6] = [
+const WORK: [(&str, &[&str]); 8] = [
     (super::SELECT_1, &["-S", "-M", "prepared"]),
     ("pgbench select-only, simple, 1 client", &["-S", "-M", "simple"]),
     ("pgbench select-only, extended, 1 client", &["-S", "-M", "extended"]),
     (super::SELECT_8, &["-S", "-M", "prepared", "-c", "8", "-j", "2"]),
     (super::TPC_B_1, &["-M", "prepared"]),
     (super::TPC_B_8, &["-M", "prepared", "-c", "8", "-j", "2"]),
+    (super::TPC_B_KEPT, &["-M", "simple"]),
+    (super::TPC_B_AGAIN, &["-M", "simple", "-C"]),
 ];
 
 #[cfg(test)]
@@ -219,6 +221,9 @@ mod tests {
         let said = "number of transactions actually processed: 100/100\nnumber of failed transactions: 0 (0.000%)\n\
                     latency average = 0.063 ms\ntps = 15873.015873 (without initial connection time)\n";
         assert_eq!(processed(said), Some((100, 15873.015873)));
+        let each =
+            said.replace("15873.015873 (without initial connection time)", "300.5 (including reconnection times)");
+        assert_eq!(processed(&each), Some((100, 300.5)));
         assert_eq!(processed(&said.replace("100/100", "99/100")), None);
         assert_eq!(processed("pgbench: error"), None);
     }
@@ -226,7 +231,7 @@ mod tests {
     #[test]
     fn the_work_is_divided_among_clients() {
         let counts = WORK.map(|(_, arguments)| clients(arguments));
-        assert_eq!(counts, [1, 1, 1, 8, 1, 8]);
+        assert_eq!(counts, [1, 1, 1, 8, 1, 8, 1, 1]);
         assert_eq!(clients(&["-c", "0"]), 1);
     }
 
