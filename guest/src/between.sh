@@ -1,12 +1,14 @@
 #!/bin/sh
-# Two machines with a wire between them and one key: every verb; a declared region from one to the other; a table scanned over rdma: and tcp:, and over a wire that delays; the
-# death of a server, a connection that is reset and a cut wire, all noticed at the other machine.
+# Two machines with a wire between them and one key: every verb; a declared region from one to the other; figures whose receivers are at
+# the other machine; a table scanned over rdma: and tcp:, and over a wire that delays; the death of a server, a connection that is reset and
+# a cut wire, all noticed at the other machine.
 . ./test.sh
 
 export OVERSIDE_DEVICE_EXPECTED=1 OVERSIDE_ADDRESS=10.77.0.1:7300
 R=rdma:10.77.0.1:7070
 T=tcp:10.77.0.1:7071
 D=rdma:10.77.0.1:7072
+F=rdma:10.77.0.1:7073
 echo d6909d4585e48b7f8b97acc97187c257354d2c366eb5300ff4ea9117e51cd4d8 >key
 echo 7cd1c32b3c4cb5abf9f9e25113e99112cc31280d6899af94a3c7236b52949b50 >other
 chmod 600 key other
@@ -16,6 +18,8 @@ if [ "$NODE" = 1 ]; then
     # The other machine may come later than a listener waits: either end tries until it has met the other.
     until_ok "nobody sends a region" ./declare --listen $D --key-file key
     grep -q "^100 messages of 12 bytes$" tried || fail "the receiver of a region says: $(cat tried)"
+    ./overside bench receive --listen $F --key-file key >receiving 2>&1 &
+    receiving=$!
     ./overside serve --listen rdma:10.77.0.1:7099 >said 2>&1 && fail "a server without a key listens for other hosts"
     grep -q -e --key-file said || fail "the server without a key says: $(cat said)"
     serve() {
@@ -31,6 +35,10 @@ if [ "$NODE" = 1 ]; then
     serve
     # Killed in the middle of a scan, when the other machine says so.
     until_ok "the other machine never said that it scans" ./overside get shm:guest lines 1
+    # Its figures are done.
+    kill $receiving || fail "nobody receives figures any more: $(cat receiving)"
+    wait $receiving
+    grep -q "not started" receiving && fail "of figures: $(cat receiving)"
     kill -9 $server
     wait $server
     serve
@@ -52,6 +60,31 @@ fi
 OVERSIDE_END=connect ./between --nocapture || fail "the verbs, connecting"
 until_ok "nobody receives a region" ./declare --connect $D --key-file key
 grep -q "(chosen)" tried || fail "the sender of a region prints no plan: $(cat tried)"
+
+# What is measured on an emulated processor means nothing; that it is measured, and over the device, does.
+figure() {
+    name=$1
+    shift
+    ./overside bench "$name" --quick --report figure.html --to $F "$@" >figure 2>said
+}
+refused() {
+    figure verbs --key-file other && fail "a figure with another key is served"
+    grep "another one" said
+}
+until_ok "a figure with another key is not refused" refused
+before=$(seconds)
+figure verbs --key-file key || fail "the figure verbs: $(cat said)"
+for row in SEND WRITE READ; do
+    grep -q "^$row 100 B " figure || fail "the figure verbs has no $row: $(cat figure)"
+done
+# As ibv-bench has them: copied or not, records a message, bytes of a record, no deltas.
+for row in "0 *1 *128" "0 *32 *128" "0 *32 *1024" "1 *1 *128" "1 *32 *1024"; do
+    grep -q "^$row *0 *0 " figure || fail "the figure verbs lacks ibv-bench's row $row: $(cat figure)"
+done
+figure messages --only SEND --json --key-file key || fail "the figure messages: $(cat said)"
+grep -q '"provider":"rdma"' figure || fail "the figure messages went another way: $(head -c 300 figure)"
+echo "between: figures took $(($(seconds) - before)) s"
+
 until_ok "no table at the other machine" ./overside get $R lines 70000 --key-file key
 ./overside scan $R lines >said 2>&1 && fail "a scan without a key"
 grep -q "asks for a key" said || fail "a scan without a key says: $(cat said)"

@@ -15,7 +15,7 @@
 //! | `death` | either side killed |
 //! | `sockets` | unmodified programs in pairs, their connections over the device; calls on files, which allocate nothing |
 //! | `apart` | redis on one machine, its own programs on the other |
-//! | `between` | two machines, a wire and a key: every verb, a declared region, scans; delays, resets, a cut wire |
+//! | `between` | two machines, a wire and a key: every verb, a declared region, figures, scans; delays, resets, a cut wire |
 //! | `ublk` | a volume as a block device, on a later kernel: fio and ext4 while node and server are killed |
 //!
 //! Kernel and base image are kept under `target/guest`. There is one emulated processor: tests must
