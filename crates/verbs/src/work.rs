@@ -170,6 +170,12 @@ impl WorkRequest {
         }
     }
 
+    /// Whether its bytes ride in the request instead of lying in memory.
+    #[inline]
+    pub fn is_inline(&self) -> bool {
+        matches!(self.work, Work::SendInline { .. } | Work::WriteInline { .. })
+    }
+
     /// Whether the provider has to tell of its end, though the user may not want to hear of it.
     #[inline]
     pub(crate) fn asks_for_a_report(&self) -> bool {

@@ -21,6 +21,7 @@ use anyhow::{Context, Result, ensure};
 use overside::{
     bwtree::{Direction, Exhausted, Options, PinnedPage, Run, SegmentArena, SegmentObserver, Tree},
     memory::{Pool, Segment, SegmentId, View},
+    table,
     verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, WorkRequest},
 };
 use serde_json::json;
@@ -499,7 +500,7 @@ const CLIENTS: [usize; 3] = [1, 4, 16];
 /// No more than a receiver has receives for: it takes them when it goes on.
 const PAGES_EACH: usize = 4;
 /// As long as the table server's, which packs two pages into one.
-const SERVER_BUFFER_BYTES: usize = 36 << 10;
+const SERVER_BUFFER_BYTES: usize = table::wire::BLOCK_BYTES;
 const CHECKED: u64 = 40;
 /// Of the tree that is changed by one thread and scanned by another.
 const BESIDE_ROWS: u64 = 100_000;

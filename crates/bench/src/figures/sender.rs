@@ -46,6 +46,11 @@ pub trait Side {
     /// Bytes of the request that [`next`](Self::next) gave last.
     fn bytes(&self) -> u64;
 
+    /// Whether its requests carry their bytes inline: all of them, or none.
+    fn inlines(&self) -> bool {
+        false
+    }
+
     /// Takes back what a completion brought.
     fn completed(&mut self, _done: WorkCompletion) {}
 }
@@ -559,6 +564,8 @@ impl Outgoing {
             let enough = late || matches!(until, Until::Requests(most) if self.given >= most);
             match if enough { Next::Done } else { side.next(to)? } {
                 Next::Request(request) => {
+                    // Inlining is off where it is not what is measured (thesis §2.5 TH-M07).
+                    ensure!(request.is_inline() == side.inlines(), "what is compared posts inline data, or lacks it");
                     sample.bytes += side.bytes();
                     sample.requests += 1;
                     self.given += 1;
@@ -588,3 +595,33 @@ pub const SPIN_CROWDED: Duration = Duration::from_micros(3);
 const BATCH: usize = 16;
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One request, and what is said of it.
+    struct One(bool);
+
+    impl Side for One {
+        fn next(&mut self, _to: usize) -> Result<Next> {
+            Ok(Next::Request(WorkRequest::send_inline(0, &[7])))
+        }
+        fn bytes(&self) -> u64 {
+            1
+        }
+        fn inlines(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn inline_data_is_refused_where_it_is_not_what_is_measured() {
+        let fill = |inlines| {
+            let (mut out, mut sample) = (Outgoing::default(), Sample::default());
+            let filled = out.fill(&mut One(inlines), 0, Until::Requests(1), false, &mut sample);
+            (filled.is_ok(), sample.requests)
+        };
+        assert_eq!((fill(true), fill(false)), ((true, 1), (false, 0)));
+    }
+}

@@ -123,6 +123,10 @@ impl Transmit {
 }
 
 impl Side for Transmit {
+    fn inlines(&self) -> bool {
+        self.way == TransmitWay::Inline
+    }
+
     fn next(&mut self, to: usize) -> Result<Next> {
         if self.way == TransmitWay::CopyOut {
             let Some(mut buffer) = self.pool.take() else { return Ok(Next::Wait) };
