@@ -60,8 +60,10 @@ pub(super) fn arm(harness: &dyn DeviceHarness) -> Result<(), Stop> {
                 let silent = !readable(&*drive.device, patience.min(WAIT));
                 owes!(!silent || due.is_some(), "a request is in flight, and the armed descriptor stayed silent");
                 let early = due.is_some_and(|due| Instant::now() < due);
+                // It may end just now: then the descriptor tells of it.
+                let ended = silent && early && !drive.device.arm();
                 owes!(
-                    !silent || !early || drive.device.arm(),
+                    !ended || readable(&*drive.device, MOMENT),
                     "something has ended before its time, and the armed descriptor stayed silent"
                 );
             }
@@ -107,5 +109,7 @@ fn readable(device: &dyn Device, within: Duration) -> bool {
     rustix::event::poll(&mut watched, Some(&timeout)).is_ok_and(|found| found > 0)
 }
 
+/// What has just ended shows within this.
+const MOMENT: Duration = Duration::from_millis(200);
 /// No call that does not wait takes as long, on a machine with much else to do.
 const CALL: Duration = Duration::from_secs(5);

@@ -52,13 +52,16 @@ impl Pair {
             }
         };
         let len = fragments.iter().map(|f| u64::from(f.len)).sum();
-        // Of a peer that has gone the memory is its owner's again: nothing is to change there.
+        // Of a peer that has gone the memory is its owner's again: nothing is to change there. Whoever closes meanwhile may be
+        // overtaken, and then this was no success.
         if len > token.len || self.check_open().is_err() {
             return REFUSED;
         }
         let Some(Reach::Write(window)) = self.grants.reach(token, Access::REMOTE_WRITE, len) else { return REFUSED };
         // SAFETY: [shm-posted] the caller's promise.
-        if unsafe { place(window, token.at, len, fragments) } { (Status::Success, 0) } else { REFUSED }
+        let placed = unsafe { place(window, token.at, len, fragments) };
+        fence(Ordering::SeqCst);
+        if placed && self.check_open().is_ok() { (Status::Success, 0) } else { REFUSED }
     }
 
     /// READ.
@@ -94,7 +97,11 @@ impl Pair {
         }
         match self.grants.reach(token, Access::REMOTE_ATOMIC, 8) {
             Some(Reach::Write(window)) => match window.word(token.at) {
-                Ok(word) => (Status::Success, operation(word)),
+                Ok(word) => {
+                    let found = operation(word);
+                    fence(Ordering::SeqCst);
+                    if self.check_open().is_ok() { (Status::Success, found) } else { REFUSED }
+                }
                 Err(_) => REFUSED,
             },
             _ => REFUSED,
