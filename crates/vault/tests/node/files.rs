@@ -132,7 +132,8 @@ fn a_key_that_the_node_takes_no_more_ends_the_session() {
         node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap()
     };
     // Else a session that is not ended would wait for ever.
-    let options = LinkOptions { give_up: Some(PATIENCE), ..LinkOptions::default() };
+    let deadline = Duration::from_secs(2);
+    let options = LinkOptions { give_up: Some(PATIENCE), deadline, ..LinkOptions::default() };
     let attach = |key: &[u8]| Files::attach(with(key), &name, "v", options.clone());
     let served = serve(OURS);
     let mut files = attach(OURS).unwrap();
@@ -144,8 +145,18 @@ fn a_key_that_the_node_takes_no_more_ends_the_session() {
     });
     std::thread::sleep(Duration::from_millis(100));
     assert!(!waits.is_finished(), "it does not wait for a node");
+    let served = serve(OTHER);
+    std::thread::sleep(deadline / 4);
+    assert!(!waits.is_finished(), "a stranger in the node's place for a moment ended it");
+    drop(served);
+    let served = serve(OURS);
+    // A node without that file answers.
+    let (first, _, mut files) = waits.join().unwrap();
+    assert_ne!(first, Err(DeviceError::Unreachable));
+    let id = files.create(5).unwrap();
+    drop(served);
     let _served = serve(OTHER);
-    let (first, second, files) = waits.join().unwrap();
+    let (first, second) = (files.write(id, 0, b"waits"), files.about().map(drop));
     let fails = Err(DeviceError::Unreachable);
     assert_eq!((first, second, files.is_refused()), (fails.map(|()| 0), fails, true));
     assert!(matches!(attach(OURS), Err(LinkError::Verbs(VerbsError::Key(_)))));

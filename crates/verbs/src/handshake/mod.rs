@@ -215,8 +215,11 @@ impl Handshake {
 
     /// The connector hears the listener's proof.
     fn welcomed(&mut self, exchange: &Exchange) -> Turn {
-        if !exchange.holds(Role::Listener, &self.heard[..PROOF_BYTES]) {
-            return Turn::OtherKey("its key is another one; give the same --key-file on both sides".to_owned());
+        let proof = &self.heard[..PROOF_BYTES];
+        if !exchange.holds(Role::Listener, proof) {
+            let why = "its key is another one; give the same --key-file on both sides".to_owned();
+            // A listener says so by zeros. Anything else may be a stranger's, or noise.
+            return if proof.iter().all(|byte| *byte == 0) { Turn::OtherKey(why) } else { Turn::Refused(why) };
         }
         Turn::Known(exchange.keys(false))
     }
@@ -344,11 +347,11 @@ mod tests {
         let (_, answer) = hears(&mut down, &hello);
         let (_, proof) = hears(&mut up, &answer);
         // The connector's proof is no listener's.
-        assert!(matches!(hears(&mut up, &proof).0, Turn::OtherKey(_)));
+        assert!(matches!(hears(&mut up, &proof).0, Turn::Refused(_)));
         // Nor is its greeting that of a listener which could prove anything with it.
         let mut reflected = Handshake::connect(&terms, [1; 32]);
         let (_, theirs) = hears(&mut reflected, &hello);
-        assert!(matches!(hears(&mut reflected, &theirs).0, Turn::OtherKey(_)));
+        assert!(matches!(hears(&mut reflected, &theirs).0, Turn::Refused(_)));
         // The next connection has another nonce.
         let mut next = Handshake::listen(&terms, [3; 32]);
         hears(&mut next, &hello);

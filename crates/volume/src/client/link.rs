@@ -146,6 +146,8 @@ pub struct Link {
     incarnation: u64,
     generation: u32,
     connection: Option<Connection>,
+    /// Since when each try to connect has met another key.
+    refused_since: Option<Instant>,
     /// When to connect again, and how long to wait after that.
     next_try: Instant,
     pause: Duration,
@@ -265,6 +267,7 @@ impl Link {
             incarnation: 0,
             generation: 0,
             connection: None,
+            refused_since: None,
             next_try: now,
             pause: PAUSE_MIN,
             away_since: None,
@@ -415,7 +418,9 @@ impl Link {
         let (unit_min, max_min) = if files { (1, PIECE_BYTES) } else { (SECTOR_BYTES, unit_bytes) };
         let sane = unit_bytes.is_power_of_two() && unit_bytes >= unit_min && u64::from(max) >= max_min;
         let sane = sane && files == (welcome.features & FILES != 0) && (!files || unit_bytes == 1);
-        let other = self.session != 0 && (geometry != self.geometry || max < self.request_bytes_max);
+        // Of files each piece is as long as every node takes.
+        let shorter = !files && max < self.request_bytes_max;
+        let other = self.session != 0 && (geometry != self.geometry || shorter);
         if !sane || welcome.requests_max == 0 || welcome.generation != self.generation || other {
             return Err(LinkError::Malformed);
         }
@@ -846,10 +851,16 @@ impl Link {
         }
         let is_time = self.connection.is_none() && now >= self.next_try;
         let dialled = if is_time { self.dial() } else { Ok(()) };
-        // Nobody says to a program why its call waits. A disk waits for a node with its key.
-        if self.options.files && matches!(dialled, Err(VerbsError::Key(_))) {
-            self.handle.refused();
-            return self.end(DeviceError::Unreachable);
+        if is_time && !matches!(dialled, Err(VerbsError::Key(_))) {
+            self.refused_since = None;
+        } else if is_time {
+            let since = *self.refused_since.get_or_insert(now);
+            // Nobody says to a program why its call waits. A disk waits for a node with its key. Anybody may say so where a
+            // node is away, so that it counts once nothing else has been heard for long.
+            if self.options.files && now.saturating_duration_since(since) >= self.options.deadline {
+                self.handle.refused();
+                return self.end(DeviceError::Unreachable);
+            }
         }
         if dialled.is_err() || self.too_late().is_some_and(|when| now >= when) {
             self.lost();
