@@ -147,10 +147,11 @@ pub struct ServeVolumes {
     /// volume is answered as if it were not there. `list` and `status` need none.
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
-    /// Bytes of one request at most, 64K to 1G: clients cut longer ones. Memory is taken at once.
+    /// Bytes of one request at most, 64K to 16M: clients cut longer ones. Who is attached waits for
+    /// a node that takes requests as long as this one did.
     ///
-    /// It is 256 times this length and 32 times a worker, as far as 256M and 64M hold it, and four
-    /// and two times in any case.
+    /// Memory is taken at once: 256 times this length and 32 times a worker, as far as 256M and 64M
+    /// hold it. Each client may have 32M in flight.
     #[arg(long, value_name = "BYTES", default_value = "128K", hide_short_help = true, value_parser = max_request)]
     pub max_request: u32,
     /// Threads that serve connections. Half of the processors by default.
@@ -173,9 +174,9 @@ fn bytes_or_none(text: &str) -> Result<usize, String> {
 }
 
 fn max_request(text: &str) -> Result<u32, String> {
-    let fits = |bytes: &usize| bytes.is_multiple_of(4096) && (64 << 10..=1 << 30).contains(bytes);
+    let fits = |bytes: &usize| bytes.is_multiple_of(4096) && (64 << 10..=16 << 20).contains(bytes);
     let bytes = bytes(text).ok().filter(fits).and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| "a request has from 64K to 1G at most, in steps of 4K, as 1M".into())
+    bytes.ok_or_else(|| "a request has from 64K to 16M at most, in steps of 4K, as 1M".into())
 }
 
 fn block(text: &str) -> Result<usize, String> {
@@ -219,10 +220,10 @@ pub struct Ways {
     /// thousand. auto: copied or regions, by price.
     #[arg(long, value_name = "auto|copied|once|each|regions", default_value = "auto", hide_short_help = true, value_parser = ["auto", "copied", "once", "each", "regions"])]
     pub data: String,
-    /// Bytes of one request at most, 64K to 1G: a longer one goes as several. The node's own
+    /// Bytes of one request at most, 64K to 16M: a longer one goes as several. The node's own
     /// --max-request holds, too.
     ///
-    /// Memory is taken at once: 96 times this length as far as 192M hold it, four in any case.
+    /// Memory is taken at once: 96 times this length, as far as 192M hold it.
     #[arg(long, value_name = "BYTES", default_value = "128K", hide_short_help = true, value_parser = max_request)]
     pub max_request: u32,
 }

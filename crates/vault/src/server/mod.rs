@@ -75,9 +75,10 @@ pub struct NodeOptions {
     pub writes: Writes,
     /// The cache, which all volumes share in equal parts; of no bytes: none.
     pub cache: CacheOptions,
-    /// Bytes of one request at most, of which 1 GiB is the longest; clients cut longer ones.
+    /// Bytes of one request at most, of which 16 MiB is the longest; clients cut longer ones.
     pub request_bytes_max: u32,
-    /// Requests that a client may have in flight.
+    /// Requests that a client may have in flight: fewer where they have more than 32 MiB together,
+    /// and two in any case.
     pub requests_max: u16,
     /// Buffers for blocks on their way to clients, and as many for those that come. No more than
     /// 128 MiB of either, and two in any case.
@@ -219,6 +220,10 @@ impl Node {
     pub fn new(clock: Arc<dyn Clock>, options: NodeOptions) -> Result<Arc<Node>, VerbsError> {
         let mut chance = [0; 8];
         clock.fill(&mut chance)?;
+        let request_bytes_max = options.request_bytes_max.min(REQUEST_BYTES_MAX);
+        let together = (IN_FLIGHT_BYTES_MAX / request_bytes_max.max(1)).clamp(2, u16::MAX.into()) as u16;
+        let requests_max = options.requests_max.min(together);
+        let options = NodeOptions { request_bytes_max, requests_max, ..options };
         let registered = Arc::new(Registered::new(options.cache.bytes));
         Ok(Arc::new(Node {
             options,
@@ -505,5 +510,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Two of them, and their headers, wait together for a client that is slower than the node.
+const REQUEST_BYTES_MAX: u32 = 16 << 20;
+/// What one client has in flight, and a node memory for beyond its blocks.
+const IN_FLIGHT_BYTES_MAX: u32 = 32 << 20;
 /// Memory of blocks of a kind, which is taken at once.
 const BLOCKS_BYTES_MAX: usize = 128 << 20;
