@@ -242,7 +242,9 @@ impl<D: Device> Device for Staged<D> {
 
     /// False, too, while something has ended that was not taken yet, of either kind.
     fn arm(&mut self) -> bool {
-        self.plain.is_empty() && self.scattered.is_empty() && self.queue.is_empty() && self.device.arm()
+        // What a full device, or one that is away, leaves waits until that has ended something, and tells of it.
+        self.device.submit(&mut self.queue);
+        self.plain.is_empty() && self.scattered.is_empty() && self.device.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

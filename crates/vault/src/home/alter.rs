@@ -15,7 +15,7 @@ use overside_volume::SumPlaces;
 
 use super::assemble::{assemble, format_intents, member_bytes, open_member};
 use super::description::Description;
-use super::making::{Made, is_free, make_place};
+use super::making::{Made, can_be_written, is_free, make_place};
 use super::repair::{close, superblock};
 use super::unfinished::{self, Unfinished};
 use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Place, Superblock, of, remote};
@@ -117,8 +117,12 @@ impl Home {
         }
         unfinished::sweep(&self.folder);
         // The note names nothing that was there before: an old member has the volume's id, too.
-        new.path().map_or(Ok(()), is_free)?;
+        new.path().map_or(Ok(()), |path| can_be_written(path).and_then(|()| is_free(path)))?;
         let _note = Unfinished::note(&self.folder, (name, &description.id), std::slice::from_ref(&new))?;
+        // Another replacement may have ended meanwhile: from here on there is none.
+        if self.description(name)?.text() != description.text() {
+            return Err(refused("has been changed meanwhile; look at it, and try again".to_owned()));
+        }
         let mut made = Made::new(self.around(clock));
         let place = make_place(&new, &Superblock { sums_bytes, ..superblock }, (description.id, number), &mut made)?;
         let (old, _) = std::mem::replace(&mut description.members[number], place);

@@ -63,9 +63,7 @@ pub(super) fn make_place(
     }
     let Some(path) = place.path() else { return Ok((place.clone(), superblock.member_bytes)) };
     let path = std::path::absolute(path).map_err(of(path))?;
-    if path.to_str().is_none_or(|path| path.contains('\n')) {
-        return Err(HomeError::Member { path, why: "its path cannot be written down; choose another".into() });
-    }
+    can_be_written(&path)?;
     make_member(&path, superblock)?;
     made.files.push(path.clone());
     let place = match place {
@@ -81,9 +79,19 @@ pub(super) fn make_place(
     Ok((place, 0))
 }
 
+/// A path that is a line of text.
+pub(super) fn can_be_written(path: &Path) -> Result<(), HomeError> {
+    if path.to_str().is_none_or(|path| path.contains(char::is_control)) {
+        let why = "its path cannot be written down; choose another".to_owned();
+        return Err(HomeError::Member { path: path.to_path_buf(), why });
+    }
+    Ok(())
+}
+
 /// Nothing lies where a member is to be.
 pub(super) fn is_free(path: &Path) -> Result<(), HomeError> {
-    if path.exists() {
+    let there = std::fs::symlink_metadata(path);
+    if !there.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         let why = "is there already; name a file that is not, or delete the volume that it belongs to".to_owned();
         return Err(HomeError::Member { path: path.to_path_buf(), why });
     }

@@ -76,10 +76,13 @@ fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
     if let Some((id, members)) = text.strip_suffix(END).map(|text| text.split_once('\n').unwrap_or((text, ""))) {
         let is_its = |found: &[u8; 16]| id_text(found) == id;
         let volume = Description::read(&folder.join(format!("{name}{SUFFIX}")))?;
-        // Where it came about, only the note was left.
+        // Where it came about, only the note was left. It may have another name by now.
+        let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let all = all.filter(|path| path.to_str().is_some_and(|path| path.ends_with(SUFFIX)));
+        let volumes: Vec<Description> = all.filter_map(|path| Description::read(&path).ok().flatten()).collect();
         let is_member = |path: &Path| {
-            let volume = volume.iter().filter(|volume| is_its(&volume.id));
-            volume.flat_map(|volume| &volume.members).any(|(place, _)| place.path() == Some(path))
+            let volumes = volumes.iter().filter(|volume| is_its(&volume.id));
+            volumes.flat_map(|volume| &volume.members).any(|(place, _)| place.path() == Some(path))
         };
         for member in members.lines().map(Path::new).filter(|member| !is_member(member)) {
             // Whatever else lies there is a stranger's.
