@@ -243,8 +243,11 @@ impl<D: Device> Device for Staged<D> {
     /// False, too, while something has ended that was not taken yet, of either kind.
     fn arm(&mut self) -> bool {
         // What a full device, or one that is away, leaves waits until that has ended something, and tells of it.
-        self.device.submit(&mut self.queue);
-        self.plain.is_empty() && self.scattered.is_empty() && self.device.arm()
+        if !self.queue.is_empty() {
+            self.device.submit(&mut self.queue);
+        }
+        let tells = self.queue.is_empty() || self.routes.len() > self.queue.len();
+        tells && self.plain.is_empty() && self.scattered.is_empty() && self.device.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
