@@ -38,6 +38,15 @@ pub trait SegmentObserver: Send + Sync + fmt::Debug {
     fn decommitted(&self, segment: SegmentId);
 }
 
+/// Nothing is registered: no provider sends from the tree's segments.
+impl SegmentObserver for () {
+    fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
+        Ok(())
+    }
+
+    fn decommitted(&self, _: SegmentId) {}
+}
+
 /// Chunks are shared segments of one reservation: peers may map them read-only. The first chunk
 /// comes in parts, each twice what there is so far, so that a small tree is small and a large one
 /// has few segments.

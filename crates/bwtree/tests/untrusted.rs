@@ -51,7 +51,7 @@ fn two_trees_over_one_arena_never_share_a_chunk() {
 
 #[test]
 fn ranges_without_bytes_are_nothing_wherever_they_are() {
-    let arena = SegmentArena::new(1 << 20, 4 << 20, Arc::new(Quiet)).unwrap();
+    let arena = SegmentArena::new(1 << 20, 4 << 20, Arc::new(())).unwrap();
     let tree = Tree::new(Arc::new(arena), OPTIONS).unwrap();
     fill(&tree, 10, &[7; 100]);
     let page = pages(&tree).pop().unwrap();
@@ -94,17 +94,6 @@ fn an_account_of_another_tree_is_refused() {
     let (one, other) = (tree(), tree());
     let cursor = one.pages(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
     assert!(catch_unwind(AssertUnwindSafe(|| cursor.on_account(other.pin_account()))).is_err());
-}
-
-#[derive(Debug)]
-struct Quiet;
-
-impl SegmentObserver for Quiet {
-    fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
-        Ok(())
-    }
-
-    fn decommitted(&self, _: SegmentId) {}
 }
 
 /// Panics at every third call or so, refuses every fifth, keeps segments for longer than it should.

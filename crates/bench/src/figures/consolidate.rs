@@ -513,21 +513,10 @@ const ARENA_BYTES: usize = 1 << 30;
 mod tests {
     use super::*;
 
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl SegmentObserver for Nobody {
-        fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
-            Ok(())
-        }
-
-        fn decommitted(&self, _: SegmentId) {}
-    }
-
     #[test]
     fn what_is_measured_first_consolidates_as_often_as_what_follows() {
         let chain = 16;
-        let mut table = Table::over(Arc::new(Nobody), 20_000, chain).unwrap();
+        let mut table = Table::over(Arc::new(()), 20_000, chain).unwrap();
         table.warm_up(20_000, chain).unwrap();
         let each = (0..3).map(|_| {
             let before = table.tree.stats().consolidations;

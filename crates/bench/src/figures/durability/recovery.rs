@@ -13,8 +13,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use overside::{
-    bwtree::{Exhausted, Options, Put, SegmentArena, SegmentObserver, Tree},
-    memory::{Segment, SegmentId},
+    bwtree::{Options, Put, SegmentArena, Tree},
     table::{
         row::{RowBuilder, RowLayout},
         wire::Durability,
@@ -81,7 +80,7 @@ fn recovered(setting: &Setting<'_>, dir: &Path, rows: u64, by_log: bool) -> Resu
 /// As many rows, in the order in which they were put, into a tree of this process, many at a time. They are encoded before.
 fn inserted(rows: u64) -> Result<u64> {
     let layout = Arc::new(RowLayout::new(&schema()?));
-    let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, Arc::new(Unregistered))?;
+    let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, Arc::new(()))?;
     let tree = Tree::new(Arc::new(arena), Options { prefix_len: layout.prefix_len(), ..Options::default() })?;
     let mut builder = RowBuilder::new(layout);
     let (mut random, mut value, mut took) = (Random(1), [0; VALUE_BYTES], 0);
@@ -102,18 +101,6 @@ fn inserted(rows: u64) -> Result<u64> {
         number += together.len() as u64;
     }
     Ok(took)
-}
-
-/// No provider sends from these segments.
-#[derive(Debug)]
-struct Unregistered;
-
-impl SegmentObserver for Unregistered {
-    fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
-        Ok(())
-    }
-
-    fn decommitted(&self, _: SegmentId) {}
 }
 
 /// As rules name them.

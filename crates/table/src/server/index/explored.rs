@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Exhausted, PinnedPage, Put, SegmentObserver, Tree};
+use overside_bwtree::{Direction, PinnedPage, Put, Tree};
 use overside_log::Claim;
-use overside_memory::{Segment, SegmentId};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Runner, thread};
 
@@ -21,21 +20,10 @@ use crate::server::store::{MemoryLimit, Store, Table};
 /// A row as it was written: its group, which the index is on, and a number that no other write has.
 type Written = (i32, i32);
 
-/// Registers nothing.
-#[derive(Debug)]
-struct Unregistered;
-
-impl SegmentObserver for Unregistered {
-    fn committed(&self, _: &Arc<Segment>) -> Result<(), Exhausted> {
-        Ok(())
-    }
-    fn decommitted(&self, _: SegmentId) {}
-}
-
 fn start() -> (Store, Arc<Table>) {
     let memory = MemoryLimit { bytes_max: 8 << 20, segment_bytes: 4 << 20 };
     let world = World { page_bytes: Some(256), ..World::default() };
-    let store = Store::new(memory, Arc::new(Unregistered), world, Some(1), None);
+    let store = Store::new(memory, Arc::new(()), world, Some(1), None);
     let columns = [("id", ColumnType::UInt64), ("group", ColumnType::Int32), ("number", ColumnType::Int32)];
     let columns = columns.map(|(name, of)| Column::new(name, of)).to_vec();
     let mut schema = Vec::new();
