@@ -182,11 +182,16 @@ impl<D: Device> Staged<D> {
         }
     }
 
-    /// Takes what the device has ended.
-    fn take(&mut self) {
+    /// Gives the device what it had no room for. An empty batch would wake some.
+    fn hand_on(&mut self) {
         if !self.queue.is_empty() {
             self.device.submit(&mut self.queue);
         }
+    }
+
+    /// Takes what the device has ended.
+    fn take(&mut self) {
+        self.hand_on();
         let mut polled = std::mem::take(&mut self.polled);
         self.device.poll(&mut polled);
         for Completion { tag, work, result } in polled.drain(..) {
@@ -243,9 +248,7 @@ impl<D: Device> Device for Staged<D> {
     /// False, too, while something has ended that was not taken yet, of either kind.
     fn arm(&mut self) -> bool {
         // What a full device, or one that is away, leaves waits until that has ended something, and tells of it.
-        if !self.queue.is_empty() {
-            self.device.submit(&mut self.queue);
-        }
+        self.hand_on();
         let tells = self.queue.is_empty() || self.routes.len() > self.queue.len();
         tells && self.plain.is_empty() && self.scattered.is_empty() && self.device.arm()
     }

@@ -4,6 +4,7 @@ use super::{At, Wire, bytes};
 use clap::{Args, Subcommand};
 use overside::Transport;
 use overside::vault::cache::PolicyKind;
+use overside::vault::server::REQUEST_BYTES_MAX;
 use std::path::PathBuf;
 
 /// `overside volume`
@@ -174,7 +175,7 @@ fn bytes_or_none(text: &str) -> Result<usize, String> {
 }
 
 fn max_request(text: &str) -> Result<u32, String> {
-    let fits = |bytes: &usize| bytes.is_multiple_of(4096) && (64 << 10..=16 << 20).contains(bytes);
+    let fits = |bytes: &usize| bytes.is_multiple_of(4096) && (64 << 10..=REQUEST_BYTES_MAX as usize).contains(bytes);
     let bytes = bytes(text).ok().filter(fits).and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or_else(|| "a request has from 64K to 16M at most, in steps of 4K, as 1M".into())
 }

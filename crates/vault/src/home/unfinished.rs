@@ -79,9 +79,10 @@ fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
         // Where it came about, only the note was left. It may have another name by now.
         let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let all = all.filter(|path| path.to_str().is_some_and(|path| path.ends_with(SUFFIX)));
-        let volumes: Vec<Description> = all.filter_map(|path| Description::read(&path).ok().flatten()).collect();
+        // While one cannot be read, nobody knows whose members they are.
+        let volumes = all.map(|path| Description::read(&path)).collect::<Result<Vec<_>, _>>()?;
         let is_member = |path: &Path| {
-            let volumes = volumes.iter().filter(|volume| is_its(&volume.id));
+            let volumes = volumes.iter().flatten().filter(|volume| is_its(&volume.id));
             volumes.flat_map(|volume| &volume.members).any(|(place, _)| place.path() == Some(path))
         };
         for member in members.lines().map(Path::new).filter(|member| !is_member(member)) {

@@ -77,11 +77,10 @@ pub struct NodeOptions {
     pub cache: CacheOptions,
     /// Bytes of one request at most, of which 16 MiB is the longest; clients cut longer ones.
     pub request_bytes_max: u32,
-    /// Requests that a client may have in flight: fewer where they have more than 32 MiB together,
-    /// and two in any case.
+    /// Requests that a client may have in flight: fewer where they have more than 32 MiB together.
     pub requests_max: u16,
     /// Buffers for blocks on their way to clients, and as many for those that come. No more than
-    /// 128 MiB of either, and two in any case.
+    /// 128 MiB of either.
     pub blocks: usize,
     /// Clients at once.
     pub sessions_max: usize,
@@ -221,7 +220,7 @@ impl Node {
         let mut chance = [0; 8];
         clock.fill(&mut chance)?;
         let request_bytes_max = options.request_bytes_max.min(REQUEST_BYTES_MAX);
-        let together = (IN_FLIGHT_BYTES_MAX / request_bytes_max.max(1)).clamp(2, u16::MAX.into()) as u16;
+        let together = (IN_FLIGHT_BYTES_MAX / request_bytes_max.max(1)).min(u16::MAX.into()) as u16;
         let requests_max = options.requests_max.min(together);
         let options = NodeOptions { request_bytes_max, requests_max, ..options };
         let registered = Arc::new(Registered::new(options.cache.bytes));
@@ -310,7 +309,7 @@ impl Node {
     pub fn serve(self: &Arc<Self>, listening: Vec<Listening>, options: ServiceOptions) -> Result<Served, VerbsError> {
         let room = self.options.request_bytes_max as usize;
         self.registered.serve(&listening);
-        let count = self.options.blocks.min((BLOCKS_BYTES_MAX / room.max(1)).max(2));
+        let count = self.options.blocks.min(BLOCKS_BYTES_MAX / room.max(1));
         let blocks = Blocks::new(room, count, &self.registered)?;
         let _ = self.blocks.set(Arc::new(blocks));
         let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
@@ -510,8 +509,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Two of them, and their headers, wait together for a client that is slower than the node.
-const REQUEST_BYTES_MAX: u32 = 16 << 20;
+/// The longest request that a node takes. Two of them, and their headers, wait together for a
+/// client that is slower than the node.
+pub const REQUEST_BYTES_MAX: u32 = 16 << 20;
 /// What one client has in flight, and a node memory for beyond its blocks.
 const IN_FLIGHT_BYTES_MAX: u32 = 32 << 20;
 /// Memory of blocks of a kind, which is taken at once.

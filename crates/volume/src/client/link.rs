@@ -851,13 +851,13 @@ impl Link {
         }
         let is_time = self.connection.is_none() && now >= self.next_try;
         let dialled = if is_time { self.dial() } else { Ok(()) };
-        if is_time && !matches!(dialled, Err(VerbsError::Key(_))) {
-            self.refused_since = None;
-        } else if is_time {
-            let since = *self.refused_since.get_or_insert(now);
-            // Nobody says to a program why its call waits. A disk waits for a node with its key. Anybody may say so where a
-            // node is away, so that it counts once nothing else has been heard for long.
-            if self.options.files && now.saturating_duration_since(since) >= self.options.deadline {
+        if is_time {
+            let refused = matches!(dialled, Err(VerbsError::Key(_)));
+            self.refused_since = refused.then(|| self.refused_since.unwrap_or(now));
+            // Nobody says to a program why its call waits; a disk waits for a node with its key. Any stranger may refuse
+            // where a node is away: it counts once nothing else has been heard for long.
+            let for_long = |since| now.saturating_duration_since(since) >= self.options.deadline;
+            if self.options.files && self.refused_since.is_some_and(for_long) {
                 self.handle.refused();
                 return self.end(DeviceError::Unreachable);
             }
