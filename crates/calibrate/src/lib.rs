@@ -435,9 +435,9 @@ impl Measured {
 
 impl Cost {
     /// The mean of the lowest quarter of the undisturbed samples without the very lowest. What a
-    /// machine does beside (its other virtual machines, its clock, its memory) only ever adds: so
-    /// two halves of one calibration came out 3.7 % apart in the median and 8.0 % at nine tenths,
-    /// where the middle half of the same samples had them 13 and 24 % apart
+    /// machine does beside (its other virtual machines, its clock, its memory) only ever adds. So
+    /// two halves of one calibration came out 3.7 % apart in the median and 8.0 % at nine tenths.
+    /// The middle half of the same samples had them 13 and 24 % apart
     /// (docs/design/008-calibration.md).
     fn calm(samples: &[Cost]) -> Cost {
         let undisturbed = samples.iter().filter(|sample| sample.undisturbed).count();

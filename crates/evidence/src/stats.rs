@@ -103,8 +103,8 @@ pub struct BestOf {
 /// Compares `ours` with the best of `others` (each: one sample per round, larger is better).
 ///
 /// The best is chosen by its median in one half of the rounds and compared in the other half, both
-/// ways round, so that every round is compared against a choice it had no part in. `None` when
-/// there are fewer than two rounds or no others.
+/// ways round. So every round is compared against a choice it had no part in. `None` when there are
+/// fewer than two rounds or no others.
 pub fn best_of(ours: &[f64], others: &[Vec<f64>]) -> Option<BestOf> {
     let rounds = others.iter().map(Vec::len).min()?.min(ours.len());
     if rounds < 2 {

@@ -54,9 +54,9 @@ impl<const N: usize> Plan<N> {
 ///
 /// `both_busy` is how many times as long work takes while the other end works as well. While the
 /// faster end does so, both are slower by it, and the slower end does the rest alone. Where that is
-/// not known, the root of the squares: choosing by it came nearer to the best than choosing by the
-/// slower end on processors that are two threads of one core, and as near as by the slower and half
-/// of the faster end (docs/design/007-prices.md).
+/// not known, the root of the squares. On processors that are two threads of one core, choosing by
+/// it came nearer to the best than choosing by the slower end. It came as near as by the slower and
+/// half of the faster end (docs/design/007-prices.md).
 #[inline]
 pub(crate) fn weigh_stream(goal: Goal, sender_ns: f64, receiver_ns: f64, wire_ns: f64, both_busy: f64) -> Price {
     if goal == Goal::Throughput {
