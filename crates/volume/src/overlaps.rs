@@ -51,6 +51,11 @@ impl Overlaps {
         }
     }
 
+    /// All numbers are higher by so much from now on.
+    pub(crate) fn renumber(&mut self, by: u64) {
+        self.entries.iter_mut().for_each(|entry| entry.id += by);
+    }
+
     /// Requests that are under way or wait.
     pub fn len(&self) -> usize {
         self.entries.len()

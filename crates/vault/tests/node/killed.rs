@@ -8,7 +8,7 @@ use overside_memory::{Bytes, Segment};
 use overside_vault::home::Home;
 use overside_vault::server::Writes;
 use overside_volume::client::{Link, LinkOptions};
-use overside_volume::{Completion, Request, Work};
+use overside_volume::{Completion, MemoryDevice, Request, Work};
 
 use super::*;
 
@@ -183,6 +183,56 @@ fn sessions_of_a_group_write_over_each_other_and_lose_nothing() {
                 }
             }
         }
+    }
+}
+
+/// In more pieces than numbers may run ahead of a request that waits meanwhile. The node's next life has lost them all.
+#[test]
+fn what_a_client_keeps_in_many_pieces_is_written_again() {
+    const PIECES: u64 = 17_000;
+    for transport in TRANSPORTS {
+        let name = fresh_name(transport);
+        let serve = || {
+            let device = MemoryDevice::new(PIECES * 512).unwrap();
+            serve(transport, &name, Box::new(device), NodeOptions { writes: Writes::Back, ..NodeOptions::default() })
+        };
+        let served = serve();
+        let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
+        let write = |number: u64| {
+            let mut buffer = Segment::private(512).unwrap().carve(512).pop().unwrap();
+            buffer[..8].copy_from_slice(&number.to_le_bytes());
+            Request {
+                tag: number,
+                work: Work::Write { at: number * 512, from: Bytes::prefix(buffer, 512), fua: false },
+            }
+        };
+        let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
+        let (mut next, mut batch) = (0, std::collections::VecDeque::new());
+        while done.len() < PIECES as usize {
+            while next < PIECES && next - (done.len() as u64) < 256 {
+                batch.push_back(write(next));
+                next += 1;
+            }
+            client.submit(&mut batch);
+            overside_volume::wait(&mut client, &SystemClock, Some(limit)).unwrap();
+            client.poll(&mut done);
+            assert!(Instant::now() < limit, "{} of {PIECES} are written", done.len());
+        }
+        drop(served);
+        let length = PIECES as usize * 512;
+        let into = Segment::private(length).unwrap().carve(length).pop().unwrap();
+        client.submit(&mut [Request { tag: 7, work: Work::Read { at: 0, length, into } }].into());
+        let _served = serve();
+        let mut read = Vec::new();
+        while client.poll(&mut read) == 0 {
+            assert!(Instant::now() < limit, "{transport}: {} pieces, and no end", client.handle().rewrites());
+            let look = Some(Instant::now() + Duration::from_millis(20));
+            overside_volume::wait(&mut client, &SystemClock, look).unwrap();
+        }
+        let Some(Completion { work: Work::Read { into, .. }, result: Ok(()), .. }) = read.pop() else { panic!() };
+        let number = |sector: &[u8]| u64::from_le_bytes(std::array::from_fn(|byte| sector[byte]));
+        assert!(into[..length].chunks_exact(512).map(number).eq(0..PIECES), "{transport}: something is not there");
+        assert_eq!(client.handle().rewrites(), PIECES);
     }
 }
 

@@ -172,6 +172,8 @@ pub struct Link {
     kept: Kept,
     /// What this node's life must be given again before anything else, by first byte.
     rewrites: VecDeque<u64>,
+    /// The number of the next of them.
+    next_rewrite: u64,
     /// Requests of the link's own.
     own: BTreeMap<u64, Own>,
     /// The link's own FLUSH failed: the next write hears of it.
@@ -283,6 +285,7 @@ impl Link {
             copies: false,
             kept: Kept::default(),
             rewrites: VecDeque::new(),
+            next_rewrite: 0,
             own: BTreeMap::new(),
             own_flush: Ok(()),
             ready: VecDeque::new(),
@@ -434,6 +437,7 @@ impl Link {
             let lost = !mutant("volume-lost-writes-not-written-again");
             self.rewrites = self.kept.places().filter(|_| lost).collect();
         }
+        self.number_rewrites();
         self.keeps = welcome.features & KEEPS != 0;
         (self.session, self.incarnation) = (welcome.session, welcome.incarnation);
         if let Some(connection) = &mut self.connection {
@@ -446,6 +450,28 @@ impl Link {
         self.ready = self.pending.iter().filter(|(_, pending)| pending.admitted).map(|(number, _)| *number).collect();
         (self.sent, self.sent_bytes) = (0, 0);
         Ok(())
+    }
+
+    /// What is written again has the numbers before those of requests, of which none was sent to
+    /// this life of the node. Else it would run ahead of the lowest that is unanswered, further
+    /// than the node remembers.
+    fn number_rewrites(&mut self) {
+        if !self.is_rewriting() {
+            return;
+        }
+        for Own { work, .. } in std::mem::take(&mut self.own).into_values() {
+            // Nothing else is under way meanwhile.
+            if let OwnWork::Rewrite { at } = work {
+                self.rewrites.push_back(at);
+            }
+        }
+        let first = self.first_pending();
+        self.next_rewrite = self.next;
+        let by = self.next + self.rewrites.len() as u64 - first;
+        let pending = std::mem::take(&mut self.pending);
+        self.pending = pending.into_iter().map(|(number, pending)| (number + by, pending)).collect();
+        self.overlaps.renumber(by);
+        self.next += by;
     }
 
     /// The node is there, and has all that it had acknowledged.
@@ -466,8 +492,12 @@ impl Link {
         !self.rewrites.is_empty() || self.own.values().any(rewrites)
     }
 
+    fn first_pending(&self) -> u64 {
+        self.pending.first_key_value().map_or(self.next, |(number, _)| *number)
+    }
+
     fn lowest(&self) -> u64 {
-        let pending = self.pending.first_key_value().map_or(self.next, |(number, _)| *number);
+        let pending = self.first_pending();
         self.own.first_key_value().map_or(pending, |(number, _)| pending.min(*number))
     }
 
@@ -608,6 +638,7 @@ impl Link {
         while self.sent < self.requests_max {
             let number = match self.own.iter().find_map(unsent) {
                 Some(number) => number,
+                None if self.next_rewrite.saturating_sub(self.lowest()) >= NUMBERS_MAX => break,
                 None => match self.rewrites.pop_front() {
                     Some(at) => self.begin_own(OwnWork::Rewrite { at }),
                     None => break,
@@ -621,8 +652,9 @@ impl Link {
     }
 
     fn begin_own(&mut self, work: OwnWork) -> u64 {
-        let number = self.next;
-        self.next += 1;
+        let next = if let OwnWork::Rewrite { .. } = work { &mut self.next_rewrite } else { &mut self.next };
+        let number = *next;
+        *next += 1;
         self.own.insert(number, Own { work, sent: None });
         number
     }
@@ -902,8 +934,10 @@ impl Device for Link {
     }
 
     fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        // Of what is written again nothing is left when the first of them is sent.
+        let lowest = if self.is_rewriting() { self.first_pending() } else { self.lowest() };
         while self.pending.len() < REQUESTS_MAX
-            && self.next - self.lowest() < NUMBERS_MAX
+            && self.next - lowest < NUMBERS_MAX
             && let Some(request) = batch.pop_front()
         {
             self.take(request);
