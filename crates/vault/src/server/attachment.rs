@@ -66,6 +66,14 @@ impl Attachment {
         self.fenced.store(true, Ordering::Release);
     }
 
+    /// Its place as a writer is free: from now on it is refused, and what it has under way ends
+    /// before the next one begins.
+    pub(super) fn let_go(self: &Arc<Self>) {
+        self.fence();
+        lock(&self.volume.writers).retain(|writer| !Arc::ptr_eq(writer, self));
+        self.volume.replaced(self);
+    }
+
     /// The client's process, as it says itself.
     pub(super) fn process(&self) -> u32 {
         self.process

@@ -379,6 +379,16 @@ impl Node {
     ) -> Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status> {
         attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.options.linger));
         if attachments.len() >= self.options.sessions_max {
+            // Writers that vanished keep their places for longer only while nobody needs one.
+            attachments.retain(|_, writer| {
+                let stays = !writer.is_gone(now, self.options.linger);
+                if !stays {
+                    writer.let_go();
+                }
+                stays
+            });
+        }
+        if attachments.len() >= self.options.sessions_max {
             return Err(Status::Full);
         }
         // Before anybody is fenced off for it. No number is given twice.

@@ -74,6 +74,42 @@ fn a_group_writes_together_and_others_wait_or_take_over() {
     }
 }
 
+/// As many as the node has room for are killed; those that come then need their places, and get them after a while.
+#[test]
+fn places_of_killed_processes_are_given_to_others() {
+    for (transport, group) in [("shm", 7), ("tcp", 0)] {
+        let (name, places) = (fresh_name(transport), 3);
+        let linger = Duration::from_millis(300);
+        let node =
+            Node::new(SystemClock::handle(), NodeOptions { sessions_max: places, linger, ..NodeOptions::default() });
+        let node = node.unwrap();
+        for volume in 0..places {
+            let about = About { files: Some(Preset::Sqlite), ..About::default() };
+            let device = Box::new(MemoryDevice::new(8 << 20).unwrap());
+            node.add_described(&format!("v{volume}"), device, about, None).unwrap();
+        }
+        let listening = Listening::open(provider(transport), &[&*name]).unwrap();
+        let served = node.serve(vec![listening], ServiceOptions { workers: 1, ..ServiceOptions::default() }).unwrap();
+        // Of a group all write one volume; else each has its own.
+        let attach = |volume: usize| {
+            let volume = format!("v{}", if group == 0 { volume } else { 0 });
+            Files::attach(provider(transport), &name, &volume, LinkOptions { group, ..LinkOptions::default() })
+        };
+        let killed: Vec<Files> = (0..places).map(|volume| attach(volume).unwrap()).collect();
+        assert!(matches!(attach(0), Err(LinkError::Refused(Status::Full))));
+        drop(killed);
+        let limit = Instant::now() + PATIENCE;
+        let mut found = loop {
+            match attach(1) {
+                Ok(found) => break found,
+                Err(error) => assert!(Instant::now() < limit, "{transport}: no place is free: {error}"),
+            }
+        };
+        found.create(5).unwrap();
+        drop(served);
+    }
+}
+
 /// Two processes of a group write files of their own and read the other's, while the node is killed again and again.
 #[test]
 fn files_outlive_kills_of_the_node() {
