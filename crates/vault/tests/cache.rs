@@ -243,6 +243,41 @@ fn what_will_be_needed_is_there_before_it_is_asked_for_and_what_will_not_goes() 
     assert_eq!(cache.statistics().blocks, 0);
 }
 
+/// Longer than any disk: who looked at each of its blocks would not end.
+#[derive(Debug)]
+struct Endless(MemoryDevice);
+
+impl Device for Endless {
+    fn geometry(&self) -> Geometry {
+        Geometry { bytes: 1 << 60, ..self.0.geometry() }
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        self.0.submit(batch);
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.0.poll(out)
+    }
+    fn arm(&mut self) -> bool {
+        self.0.arm()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[test]
+fn that_nobody_uses_a_large_volume_is_heard_at_once() {
+    let below = Endless(MemoryDevice::new(4 * BLOCK as u64).unwrap());
+    let policy = PolicyKind::Lru;
+    let options = CacheOptions { bytes: 4 * BLOCK as u64, block_bytes: BLOCK as u64, policy };
+    let mut cache = Cache::over(below, options).unwrap();
+    let all = Work::Hint { at: 0, length: 1 << 60, hint: Hint::DontNeed };
+    cache.submit(&mut [Request { tag: 1, work: read(0, BLOCK) }].into());
+    assert_eq!((cache.poll(&mut Vec::new()), cache.statistics().blocks), (1, 1));
+    cache.submit(&mut [Request { tag: 2, work: all }].into());
+    assert_eq!((cache.poll(&mut Vec::new()), cache.statistics().blocks), (1, 0));
+}
+
 #[test]
 fn what_failed_is_not_in_the_cache() {
     let mut cache = cache(4, PolicyKind::Arc);

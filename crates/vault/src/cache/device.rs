@@ -382,11 +382,9 @@ impl<D: Device> Cache<D> {
                 }
             }
             Hint::DontNeed => {
-                for block in self.touched(range) {
-                    if self.blocks.contains_key(&block) {
-                        self.forget(block);
-                    }
-                }
+                // Of a volume far larger than the cache, those that are here alone are looked at.
+                let here: Vec<u64> = self.blocks.range(self.touched(range)).map(|(block, _)| *block).collect();
+                here.into_iter().for_each(|block| self.forget(block));
             }
             Hint::Sequential | Hint::Random => {}
         }
