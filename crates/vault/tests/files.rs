@@ -9,7 +9,7 @@ use overside_memory::{Bytes, Segment};
 use overside_vault::files::Files;
 use overside_verbs::SystemClock;
 use overside_volume::files::{About, Attributes, Command, ENTRY_BYTES, PIECE_BYTES, Preset, entry, place};
-use overside_volume::{Completion, Device, DeviceError, Geometry, Request, Work, complete};
+use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, Work, complete};
 use proptest::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,6 +23,10 @@ struct Disk {
     cached: Vec<(usize, Vec<u8>)>,
     /// Requests that are carried out before it stops.
     left: u64,
+    /// The first that fails is carried out all the same.
+    lies: bool,
+    /// Places and lengths of hints.
+    hints: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -30,7 +34,8 @@ struct Shared(Arc<Mutex<Disk>>);
 
 impl Shared {
     fn new() -> Shared {
-        let disk = Disk { safe: vec![0; BYTES as usize], cached: Vec::new(), left: u64::MAX };
+        let disk =
+            Disk { safe: vec![0; BYTES as usize], cached: Vec::new(), left: u64::MAX, lies: false, hints: Vec::new() };
         Shared(Arc::new(Mutex::new(disk)))
     }
 
@@ -66,6 +71,10 @@ struct OfDisk(Shared, Vec<Completion>);
 impl Disk {
     fn carry_out(&mut self, work: &mut Work) -> Result<(), DeviceError> {
         if self.left == 0 {
+            if std::mem::take(&mut self.lies) {
+                self.left = 1;
+                self.carry_out(work)?;
+            }
             return Err(DeviceError::Failed);
         }
         self.left -= 1;
@@ -100,7 +109,8 @@ impl Disk {
                     self.safe[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
             }
-            Work::Check { .. } | Work::Hint { .. } => {}
+            Work::Hint { at, length, .. } => self.hints.push((*at, *length)),
+            Work::Check { .. } => {}
         }
         Ok(())
     }
@@ -169,6 +179,7 @@ enum Op {
     Create(u32),
     Remove(u32),
     Resize(u32, u64),
+    Reserve(u32, u64),
     /// Bytes of this value, none across a piece.
     Write(u32, u64, usize, u8),
     Open,
@@ -181,6 +192,7 @@ fn ops() -> impl Strategy<Value = Op> {
         2 => id.clone().prop_map(Op::Create),
         1 => id.clone().prop_map(Op::Remove),
         3 => (id.clone(), size.clone()).prop_map(|(id, size)| Op::Resize(id, size)),
+        2 => (id.clone(), size.clone()).prop_map(|(id, size)| Op::Reserve(id, size.max(1))),
         8 => (id, size, prop_oneof![1usize..700, Just(512), Just(8192)], 1u8..).prop_map(|(id, at, length, value)| {
             let room = (PIECE_BYTES - at % PIECE_BYTES) as usize;
             Op::Write(id, at, length.min(room), value)
@@ -198,6 +210,10 @@ fn after(op: &Op, mut model: Model) -> Model {
         Op::Resize(id, size) => {
             model.entry(id).and_modify(|file| file.resize(size as usize, 0)).or_default().truncate(usize::MAX)
         }
+        Op::Reserve(id, size) => {
+            let file = model.get_mut(&id).unwrap();
+            file.resize(file.len().max(size as usize), 0);
+        }
         Op::Write(id, at, length, value) => {
             let (at, file) = (at as usize, model.get_mut(&id).unwrap());
             file.resize(file.len().max(at + length), 0);
@@ -211,7 +227,7 @@ fn after(op: &Op, mut model: Model) -> Model {
 /// Whether the op means anything to these files.
 fn may(op: &Op, model: &Model) -> bool {
     match op {
-        Op::Resize(id, _) | Op::Write(id, ..) => model.contains_key(id),
+        Op::Resize(id, _) | Op::Reserve(id, _) | Op::Write(id, ..) => model.contains_key(id),
         _ => true,
     }
 }
@@ -223,6 +239,7 @@ fn carry_out(op: &Op, files: &mut dyn Device) -> Result<(), DeviceError> {
         Op::Create(id) => command(id, Command::Create),
         Op::Remove(id) => command(id, Command::Remove),
         Op::Resize(id, size) => command(id, Command::Resize(size)),
+        Op::Reserve(id, size) => command(id, Command::Reserve(size)),
         Op::Write(id, at, length, value) => (place(id, at), vec![value; length]),
         Op::Open => return Ok(()),
     };
@@ -252,6 +269,11 @@ proptest! {
                 op => carry_out(op, &mut files).unwrap(),
             }
             model = after(op, model);
+            if let Op::Reserve(id, size) = *op {
+                let free = about(&mut files).free_bytes;
+                write(&mut files, place(id, size - 1), &model[&id][size as usize - 1..][..1]).unwrap();
+                prop_assert_eq!(about(&mut files).free_bytes, free, "{:?}: its last byte has a place", op);
+            }
             if let Op::Write(id, at, length, _) = *op {
                 let expected = &model[&id][at as usize..at as usize + length];
                 prop_assert!(read(&mut files, place(id, at), length).unwrap() == *expected, "{:?}", op);
@@ -333,10 +355,45 @@ fn no_crash_while_the_journal_turns_loses_a_change() {
         while carry_out(&Op::Resize(2, size + 1), &mut files).is_ok() {
             size += 1;
         }
-        assert_eq!(carry_out(&Op::Resize(2, 9), &mut files), Err(DeviceError::Failed), "until it is read again");
+        assert_eq!(carry_out(&Op::Resize(2, 9), &mut files), Err(DeviceError::Failed), "the disk stands still");
         disk.power(kept);
         let is = attributes(&mut disk.files(), 2).size;
         assert!(is == size || is == size + 1, "{is} of {size}, stopped after {stop}, {kept:x} kept");
+    }
+}
+
+/// The disk fails for a while, as a full one does, at each of a change's steps; whether what failed is there nobody knows. It
+/// goes on then, and what was acknowledged since is there, whenever the power goes.
+#[test]
+fn a_disk_that_failed_for_a_while_is_written_again() {
+    let half = (256 << 10) / 512;
+    // In the middle of a half, at its end, and when the other one takes over.
+    let all = (0..9).flat_map(|stop| [9, half, half + 1].map(|first| (stop, first)));
+    for (lies, (stop, first)) in [false, true].into_iter().flat_map(|lies| all.clone().map(move |one| (lies, one))) {
+        for (then, kept) in (0..9).map(|then| (then, [0, u64::MAX][then as usize % 2])) {
+            let of = format!("lies {lies}, {first} changes, fails after {stop}, stops after {then}");
+            let disk = Shared::new();
+            let mut files = disk.files();
+            (2..4).for_each(|id| carry_out(&Op::Create(id), &mut files).unwrap());
+            write(&mut files, place(2, 0), &[7; 2000]).unwrap();
+            (4..first).for_each(|size| carry_out(&Op::Resize(3, size), &mut files).unwrap());
+            disk.stop_after(stop);
+            disk.0.lock().unwrap().lies = lies;
+            let cut = carry_out(&Op::Resize(2, 1000), &mut files).is_ok();
+            disk.stop_after(u64::MAX);
+            disk.0.lock().unwrap().lies = false;
+            assert_eq!(attributes(&mut files, 2).size, if cut { 1000 } else { 2000 }, "{of}");
+            // Over what a truncation would take away that failed, and into what it would make free.
+            let written = write(&mut files, place(2, 500), &[8; 1500]);
+            assert_eq!(written, Ok(()), "{of}");
+            disk.stop_after(then);
+            let grown = write(&mut files, place(3, PIECE_BYTES), &[9; 100]).is_ok();
+            disk.power(kept);
+            let found = found(&mut disk.files());
+            let expected: Vec<u8> = [[7; 500].as_slice(), &[8; 1500]].concat();
+            assert!(found[&2] == expected, "{of}: {} bytes", found[&2].len());
+            assert!(!grown || found[&3][PIECE_BYTES as usize..] == [9; 100], "{of}");
+        }
     }
 }
 
@@ -354,6 +411,87 @@ fn a_full_volume_refuses_that_write_and_nothing_else() {
     carry_out(&Op::Resize(1, PIECE_BYTES), &mut files).unwrap();
     write(&mut files, place(2, 5), &[1]).unwrap();
     assert_eq!(whole(&mut files, 2), [0, 0, 0, 0, 0, 1], "what another file had is not seen");
+}
+
+/// Made small and made larger, as `volume resize` does it: its journal is as long as it was. Two files that grow by turns
+/// leave more to be written down than that has room for.
+#[test]
+fn a_volume_that_became_larger_fills_up_and_gives_back_all() {
+    let mut disk = Sparse { bytes: BYTES, sectors: BTreeMap::new(), done: Vec::new() };
+    drop(Files::open(&mut disk, Preset::Sqlite, &SystemClock).unwrap());
+    disk.bytes = 4 << 30;
+    let mut files = Files::open(&mut disk, Preset::Sqlite, &SystemClock).unwrap();
+    let empty = about(&mut files).free_bytes;
+    (1..3).for_each(|id| carry_out(&Op::Create(id), &mut files).unwrap());
+    let grow =
+        |files: &mut dyn Device, piece: u64| write(files, place(1 + piece as u32 % 2, piece / 2 * PIECE_BYTES), &[7]);
+    let full = (0..).find(|piece| grow(&mut files, *piece) != Ok(())).unwrap();
+    assert!((10_000..60_000).contains(&full), "{full} pieces");
+    assert_eq!(grow(&mut files, full), Err(DeviceError::NoSpace));
+    // Over what is there, and by what is not written down anew.
+    write(&mut files, place(1, 100), &[8; 100]).unwrap();
+    for size in [5, 4] {
+        carry_out(&Op::Resize(2, full / 2 * PIECE_BYTES - size), &mut files).unwrap();
+    }
+    drop(files);
+    let mut files = Files::open(&mut disk, Preset::Sqlite, &SystemClock).unwrap();
+    carry_out(&Op::Remove(1), &mut files).unwrap();
+    (0..600).for_each(|size| carry_out(&Op::Resize(2, full / 4 * PIECE_BYTES - size), &mut files).unwrap());
+    grow(&mut files, full / 4 * 2 + 1).unwrap();
+    carry_out(&Op::Remove(2), &mut files).unwrap();
+    assert_eq!(about(&mut files).free_bytes, empty);
+}
+
+/// Memory of what is not zero alone.
+#[derive(Debug)]
+struct Sparse {
+    bytes: u64,
+    sectors: BTreeMap<u64, [u8; 512]>,
+    done: Vec<Completion>,
+}
+
+impl Sparse {
+    fn carry_out(&mut self, work: &mut Work) {
+        let Some((at, length)) = work.range() else { return };
+        let sectors = (at..at + length).step_by(512).zip(0usize..);
+        match work {
+            Work::Read { into, .. } => sectors.for_each(|(at, number)| {
+                let found = self.sectors.get(&at).copied().unwrap_or([0; 512]);
+                into[number * 512..][..512].copy_from_slice(&found);
+            }),
+            Work::Write { from, .. } => sectors.for_each(|(at, number)| {
+                let sector = from[number * 512..][..512].try_into().unwrap();
+                self.sectors.insert(at, sector);
+            }),
+            _ => {
+                let covered: Vec<u64> = self.sectors.range(at..at + length).map(|(place, _)| *place).collect();
+                covered.iter().for_each(|place| _ = self.sectors.remove(place));
+            }
+        }
+    }
+}
+
+impl Device for &mut Sparse {
+    fn geometry(&self) -> Geometry {
+        Geometry { bytes: self.bytes, unit_bytes: 512, read_only: false }
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        for mut request in batch.drain(..) {
+            self.carry_out(&mut request.work);
+            self.done.push(request.ended(Ok(())));
+        }
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let found = self.done.len();
+        out.append(&mut self.done);
+        found
+    }
+    fn arm(&mut self) -> bool {
+        self.done.is_empty()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 #[test]
@@ -378,6 +516,20 @@ fn what_means_nothing_is_refused_and_changes_nothing() {
         assert_eq!(complete(&mut files, &SystemClock, work, PATIENCE).1, Err(DeviceError::Invalid));
     }
     assert!(found(&mut files) == before);
+}
+
+/// An array below has nothing to settle then when it is opened again.
+#[test]
+fn that_nobody_uses_any_of_it_is_told_to_what_lies_below() {
+    let disk = Shared::new();
+    let mut files = disk.files();
+    let all = files.geometry().bytes;
+    for length in [64, all] {
+        let hint = Work::Hint { at: 0, length, hint: Hint::DontNeed };
+        let (back, result) = complete(&mut files, &SystemClock, hint, PATIENCE);
+        assert!(result == Ok(()) && matches!(back, Some(Work::Hint { at: 0, length: same, .. }) if same == length));
+    }
+    assert_eq!(disk.0.lock().unwrap().hints, [(0, BYTES)]);
 }
 
 #[test]

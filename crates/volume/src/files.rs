@@ -155,6 +155,9 @@ pub enum Command {
     Resize(u64),
     /// It is no more. Done where it was not.
     Remove,
+    /// It is at least so long, and the piece of its last byte has a place on the volume. What was
+    /// there stays.
+    Reserve(u64),
 }
 
 /// An entry that means nothing in this version.
@@ -223,6 +226,7 @@ impl Command {
             Command::Create => (1, 0),
             Command::Resize(size) => (2, size),
             Command::Remove => (3, 0),
+            Command::Reserve(size) => (4, size),
         };
         bytes[0] = code;
         bytes[8..16].copy_from_slice(&token.to_le_bytes());
@@ -240,6 +244,7 @@ impl Command {
             1 if size == 0 => Command::Create,
             2 if size < FILE_BYTES_MAX => Command::Resize(size),
             3 if size == 0 => Command::Remove,
+            4 if (1..FILE_BYTES_MAX).contains(&size) => Command::Reserve(size),
             _ => return Err(BadEntry),
         };
         let rest = bytes[1..8].iter().chain(&bytes[24..]);
@@ -262,7 +267,8 @@ const MAGIC: &[u8; 8] = b"OVSFILES";
 pub fn seeds_entries() -> Vec<Vec<u8>> {
     let about = About { preset: Preset::Sqlite, free_id: 7, files: 6, free_bytes: 1 << 30 };
     let attributes = Attributes { token: 9, size: 100_000, allocated: 2 * PIECE_BYTES };
-    let commands = [Command::Create, Command::Resize(8192), Command::Remove].map(|command| command.bytes(9));
+    let commands = [Command::Create, Command::Resize(8192), Command::Remove, Command::Reserve(8192)];
+    let commands = commands.map(|command| command.bytes(9));
     let mut all = vec![about.bytes().to_vec(), attributes.bytes().to_vec(), Attributes::default().bytes().to_vec()];
     all.extend(commands.map(Vec::from));
     all

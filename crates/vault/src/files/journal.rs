@@ -20,7 +20,7 @@
 
 use overside_volume::files::{FILE_BYTES_MAX, IDS, PIECE_BYTES, Preset};
 
-use super::table::{Change, Table};
+use super::table::{Change, Most, Table};
 
 pub(super) const SECTOR: usize = 512;
 /// Bytes of a sector that mean something.
@@ -78,9 +78,11 @@ impl Header {
         (volume.saturating_sub(self.data()) / PIECE_BYTES).min(u64::from(u32::MAX)) as u32
     }
 
-    /// Files at most: with the chunks, in any order, they fill half of a half.
-    pub(super) fn files_max(&self) -> usize {
-        (self.half / 4) as usize / FILE
+    /// Files and runs of their chunks at most: together they fill three quarters of a half. A
+    /// volume that has become larger than it was made for, or is of many TiB, has more chunks than
+    /// runs may be.
+    pub(super) fn most(&self) -> Most {
+        Most { files: (self.half / 4) as usize / FILE, runs: (self.half / 2) as usize / RUN }
     }
 
     pub(super) fn sector(&self) -> [u8; SECTOR] {
@@ -225,7 +227,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 /// What a half may have, for fuzzing: a header, a snapshot, changes.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
-    let mut table = Table::new(Preset::Postgresql, CHUNKS, 100);
+    let mut table = Table::new(Preset::Postgresql, CHUNKS, Most { files: 100, runs: 100 });
     let grow = |id, size, chunk| Change::Grow { id, size, chunk };
     let changes = [
         Change::Create { id: 1, token: 77 },
@@ -264,7 +266,7 @@ pub(super) fn fuzz(input: &[u8]) -> bool {
     let Some(header) = Header::parse(sector, volume) else { return false };
     assert_eq!(header.sector(), sector, "a header says itself again");
     let Some((snapshot_bytes, changes)) = rest.split_at_checked(header.snapshot as usize) else { return false };
-    let mut table = Table::new(header.preset, header.chunks(volume), header.files_max());
+    let mut table = Table::new(header.preset, header.chunks(volume), header.most());
     if read_snapshot(snapshot_bytes, &mut table).is_err() {
         return false;
     }
@@ -272,7 +274,9 @@ pub(super) fn fuzz(input: &[u8]) -> bool {
     let sectors = changes.get(padding..).unwrap_or_default().chunks_exact(SECTOR).enumerate();
     let read = sectors.map_while(|(number, sector)| change_of(sector, header.generation, number as u64));
     let _ = read.map(|change| table.apply(change)).find(Result::is_err);
-    let mut again = Table::new(header.preset, header.chunks(volume), header.files_max());
+    let (files, runs) = table.written();
+    assert_eq!(snapshot(&table).len(), files * FILE + runs * RUN, "a snapshot is as long as it is counted");
+    let mut again = Table::new(header.preset, header.chunks(volume), header.most());
     read_snapshot(&snapshot(&table), &mut again).expect("a snapshot of what was read");
     assert!(table.files().eq(again.files()), "files say themselves again");
     assert_eq!(table.about().free_bytes, again.about().free_bytes, "and what is free");

@@ -17,13 +17,14 @@ mod journal;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Bytes, Segment};
 use overside_verbs::Clock;
 use overside_volume::files::{Command, ENTRY_BYTES, FILE_BYTES_MAX, IDS, PIECE_BYTES, Preset, SPACE_BYTES, file_at};
-use overside_volume::{Completion, Device, DeviceError, Geometry, Request, Sectors, Work};
+use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, Sectors, Work};
 
 use journal::{Header, SECTOR};
 use table::{Change, Table};
@@ -37,7 +38,10 @@ pub struct Files<D> {
     table: Table,
     /// The next change's number in its half.
     number: u64,
-    /// The journal could not be written: nothing is changed any more.
+    /// A sector of the journal could not be written, and what is there nobody knows. Before
+    /// anything else is written, it is made nothing.
+    doubt: Option<u64>,
+    /// The journal says what cannot be: nothing is changed any more.
     failed: bool,
     next: u64,
     /// Requests that are the device's now, by its tags.
@@ -70,7 +74,6 @@ struct Current {
     change: Option<Change>,
     /// Under way.
     tag: Option<u64>,
-    journals: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,8 @@ enum Step {
     Note,
     /// From now on the other half holds.
     Turn(Header),
+    /// The sector there means nothing.
+    Settle(u64),
 }
 
 impl<D: Device> Files<D> {
@@ -102,7 +107,7 @@ impl<D: Device> Files<D> {
         if header.preset != preset {
             return Err(DeviceError::Corrupt);
         }
-        let mut table = Table::new(header.preset, header.chunks(volume), header.files_max());
+        let mut table = Table::new(header.preset, header.chunks(volume), header.most());
         let snapshot = read(&mut inner, clock, header.start(), header.snapshot as usize)?;
         if crc32c::crc32c(&snapshot) != header.crc || journal::read_snapshot(&snapshot, &mut table).is_err() {
             return Err(DeviceError::Corrupt);
@@ -123,6 +128,7 @@ impl<D: Device> Files<D> {
             header,
             table,
             number,
+            doubt: None,
             failed: false,
             next: 0,
             passed: BTreeMap::new(),
@@ -167,11 +173,16 @@ impl<D: Device> Files<D> {
         let (id, offset) = file_at(at);
         let in_one = offset / PIECE_BYTES == (offset + length - 1) / PIECE_BYTES;
         let result = match &mut request.work {
+            // Nobody will use any of it for now: what lies below is let go of.
+            Work::Hint { at: 0, length, hint: Hint::DontNeed } if *length == self.geometry.bytes => {
+                *length = self.inner.geometry().bytes;
+                return self.pass(request, 0);
+            }
             Work::Hint { .. } => Ok(()),
             Work::Read { into, .. } if id == 0 => self.read_entry(offset, length, into),
             Work::Read { .. } if in_one => return self.read_file(request, (id, offset)),
             Work::Write { .. } if id == 0 || in_one => {
-                if id == 0 || !self.is_there(id, offset, length) {
+                if id == 0 || self.doubt.is_some() || !self.is_there(id, offset, length) {
                     self.changes.push_back(request);
                 } else {
                     self.write_over(request, (id, offset));
@@ -254,7 +265,7 @@ impl<D: Device> Files<D> {
         let failed = if self.failed { Err(DeviceError::Failed) } else { Ok(()) };
         match failed.and_then(|()| self.plan(&request)) {
             Ok((steps, change)) if !steps.is_empty() => {
-                self.current = Some(Current { request, steps, change, tag: None, journals: false });
+                self.current = Some(Current { request, steps, change, tag: None });
             }
             Ok(_) => self.done.push(request.ended(Ok(()))),
             Err(error) => self.done.push(request.ended(Err(error))),
@@ -282,6 +293,9 @@ impl<D: Device> Files<D> {
             self.make_room(&mut steps)?;
             steps.push_back(Step::Note);
         }
+        if let Some(at) = self.doubt.filter(|_| !steps.is_empty()) {
+            steps.push_front(Step::Settle(at));
+        }
         Ok((steps, change))
     }
 
@@ -306,6 +320,15 @@ impl<D: Device> Files<D> {
                 }
                 (size != was).then_some(Change::Resize { id, size })
             }
+            Command::Reserve(_) if !is_it => return Err(DeviceError::Invalid),
+            Command::Reserve(size) => {
+                let number = ((size - 1) / PIECE_BYTES) as u32;
+                let (_, zeroed, change) = self.plan_place(id, number, &(size..size), steps)?;
+                if zeroed {
+                    steps.push_back(Step::Do(Work::Flush));
+                }
+                change
+            }
         })
     }
 
@@ -323,32 +346,46 @@ impl<D: Device> Files<D> {
     fn plan_write(&self, request: &Request, steps: &mut VecDeque<Step>) -> Result<Option<Change>, DeviceError> {
         let Work::Write { at, from, .. } = &request.work else { return Err(DeviceError::Invalid) };
         let (id, offset) = file_at(*at);
-        let end = offset + from.len() as u64;
-        let file = self.table.file(id).filter(|_| end < FILE_BYTES_MAX).ok_or(DeviceError::Invalid)?;
-        let (number, size) = ((offset / PIECE_BYTES) as u32, file.size.max(end));
-        let begins = u64::from(number) * PIECE_BYTES;
+        let written = offset..offset + from.len() as u64;
+        let (chunk, zeroed, change) = self.plan_place(id, (offset / PIECE_BYTES) as u32, &written, steps)?;
+        steps.push_back(Step::Do(Work::Write { at: self.lies(chunk, offset), from: from.clone(), fua: true }));
+        if zeroed {
+            steps.push_back(Step::Do(Work::Flush));
+        }
+        Ok(change)
+    }
+
+    /// A piece of a file gets a place where it has none, and the file is as long as what is written
+    /// there then. What it shows of that, and what is not written, is zeroed. The place, whether
+    /// anything is zeroed, and what the table becomes.
+    fn plan_place(
+        &self,
+        id: u32,
+        number: u32,
+        written: &Range<u64>,
+        steps: &mut VecDeque<Step>,
+    ) -> Result<(u32, bool, Option<Change>), DeviceError> {
+        let file = self.table.file(id).filter(|_| written.end < FILE_BYTES_MAX).ok_or(DeviceError::Invalid)?;
+        let (begins, size) = (u64::from(number) * PIECE_BYTES, file.size.max(written.end));
         let mut zeroed = false;
         // What lies between the file's end and these bytes becomes visible.
-        if offset > file.size {
-            zeroed |= self.zero(id, file.size, offset, steps);
+        if written.start > file.size {
+            zeroed |= self.zero(id, file.size, written.start, steps);
         }
         let there = file.chunks.get(&number).copied();
-        let chunk = there.or_else(|| self.table.free_chunk()).ok_or(DeviceError::NoSpace)?;
+        let chunk = there.or_else(|| self.table.chunk_for(id, number)).ok_or(DeviceError::NoSpace)?;
         if there.is_none() {
             // Of a chunk that is new, all that the file shows and that is not written.
-            for (from, to) in [(begins, offset), (end, size.min(begins + PIECE_BYTES))] {
+            for (from, to) in [(begins, written.start), (written.end, size.min(begins + PIECE_BYTES))] {
                 if from < to {
                     steps.push_back(Step::Do(Work::Zero { at: self.lies(chunk, from), length: to - from }));
                     zeroed = true;
                 }
             }
         }
-        steps.push_back(Step::Do(Work::Write { at: self.lies(chunk, offset), from: from.clone(), fua: true }));
-        if zeroed {
-            steps.push_back(Step::Do(Work::Flush));
-        }
         let new = there.is_none().then_some((number, chunk));
-        Ok((new.is_some() || size > file.size).then_some(Change::Grow { id, size, chunk: new }))
+        let change = (new.is_some() || size > file.size).then_some(Change::Grow { id, size, chunk: new });
+        Ok((chunk, zeroed, change))
     }
 
     /// Where the half is full, a snapshot goes to the other one first.
@@ -389,12 +426,14 @@ impl<D: Device> Files<D> {
             }
             (Some(Step::Do(work)), _) => Ok(std::mem::replace(work, Work::Flush)),
             (Some(Step::Turn(header)), _) => {
-                current.journals = true;
                 let at = Header::place(header.generation);
                 bytes_of(&header.sector()).map(|from| Work::Write { at, from, fua: true })
             }
+            (Some(Step::Settle(at)), _) => {
+                let at = *at;
+                bytes_of(&[0; SECTOR]).map(|from| Work::Write { at, from, fua: true })
+            }
             (Some(Step::Note), Some(change)) => {
-                current.journals = true;
                 let sector = journal::change_sector(self.header.generation, self.number, change);
                 let at = self.note_at();
                 bytes_of(&sector).map(|from| Work::Write { at, from, fua: true })
@@ -419,13 +458,17 @@ impl<D: Device> Files<D> {
         let Some(mut current) = self.current.take() else { return };
         current.tag = None;
         if let Err(error) = result {
-            // Whether the journal says it nobody knows before it is read again.
-            self.failed |= current.journals;
+            self.doubt = match (current.steps.front(), current.change) {
+                (Some(Step::Turn(header)), _) => Some(Header::place(header.generation)),
+                (Some(Step::Note), Some(_)) => Some(self.note_at()),
+                _ => self.doubt,
+            };
             return self.done.push(without_steps(current).ended(Err(error)));
         }
         match current.steps.pop_front() {
             Some(Step::Turn(header)) => (self.header, self.number) = (header, 0),
             Some(Step::Note) => self.number += 1,
+            Some(Step::Settle(_)) => self.doubt = None,
             Some(Step::Do(_)) | None => {}
         }
         self.current = Some(current);
@@ -452,6 +495,7 @@ impl<D: Device> Files<D> {
                 (*at, *length) = (passed.at, passed.length);
             }
             Work::Write { at, .. } => *at = passed.at,
+            Work::Hint { length, .. } => *length = self.geometry.bytes,
             _ => {}
         }
         self.done.push(Completion { tag: passed.tag, work, result });

@@ -12,8 +12,10 @@ pub(super) struct Table {
     /// By number, whether a file has it.
     used: Vec<bool>,
     free: u64,
-    /// Files at most: a snapshot of them all must fit.
-    files_max: usize,
+    /// Neighbours of a file that are neighbours on the volume, too, are one run.
+    runs: usize,
+    /// Files and runs at most: a snapshot of them all must fit.
+    most: Most,
     /// Where to look first. What was freed is used again as late as may be.
     next_id: u32,
     next_chunk: u32,
@@ -25,6 +27,13 @@ pub(super) struct File {
     pub(super) size: u64,
     /// By their number in the file, where they lie.
     pub(super) chunks: BTreeMap<u32, u32>,
+}
+
+/// How much there may be to write down, whatever free chunks there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Most {
+    pub(super) files: usize,
+    pub(super) runs: usize,
 }
 
 /// One change, as the journal has it.
@@ -51,9 +60,9 @@ pub(super) enum Change {
 }
 
 impl Table {
-    pub(super) fn new(preset: Preset, chunks: u32, files_max: usize) -> Table {
-        let used = vec![false; chunks as usize];
-        Table { preset, files: BTreeMap::new(), used, free: u64::from(chunks), files_max, next_id: 1, next_chunk: 0 }
+    pub(super) fn new(preset: Preset, chunks: u32, most: Most) -> Table {
+        let (files, used, free) = (BTreeMap::new(), vec![false; chunks as usize], u64::from(chunks));
+        Table { preset, files, used, free, runs: 0, most, next_id: 1, next_chunk: 0 }
     }
 
     pub(super) fn file(&self, id: u32) -> Option<&File> {
@@ -66,7 +75,12 @@ impl Table {
 
     /// Whether one more may be made.
     pub(super) fn has_room(&self) -> bool {
-        self.files.len() < self.files_max
+        self.files.len() < self.most.files
+    }
+
+    /// Files and runs, as a snapshot has them.
+    pub(super) fn written(&self) -> (usize, usize) {
+        (self.files.len(), self.runs)
     }
 
     pub(super) fn about(&self) -> About {
@@ -83,8 +97,20 @@ impl Table {
         })
     }
 
+    /// A chunk that is free for a file's of this number, and that can be written down.
+    pub(super) fn chunk_for(&self, id: u32, number: u32) -> Option<u32> {
+        let chunk = self.free_chunk()?;
+        if self.runs < self.most.runs {
+            return Some(chunk);
+        }
+        // Nothing more is to be written down of a neighbour.
+        let chunks = &self.files.get(&id)?.chunks;
+        let behind = chunks.get(&number.checked_sub(1)?)?.checked_add(1)?;
+        self.used.get(behind as usize).is_some_and(|used| !used).then_some(behind)
+    }
+
     /// A chunk that is free: behind the last that was taken, if it can be. A neighbour of what the file has is read with it.
-    pub(super) fn free_chunk(&self) -> Option<u32> {
+    fn free_chunk(&self) -> Option<u32> {
         let next = self.next_chunk as usize;
         let (before, behind) = self.used.split_at_checked(next)?;
         let free = |used: &[bool]| used.iter().position(|used| !used);
@@ -109,6 +135,7 @@ impl Table {
                         return Err("a chunk that another has, or that the file has no place for");
                     }
                     *used = true;
+                    self.runs = self.runs + 1 - neighbours(&file.chunks, number, at);
                     file.chunks.insert(number, at);
                     self.free -= 1;
                     self.next_chunk = if (at as usize) + 1 < self.used.len() { at + 1 } else { 0 };
@@ -118,11 +145,14 @@ impl Table {
             Change::Resize { id, size } => {
                 let file = self.files.get_mut(&id).ok_or("no such file")?;
                 file.size = size;
+                let before = runs(&file.chunks);
                 let rest = file.chunks.split_off(&(size.div_ceil(PIECE_BYTES) as u32));
+                self.runs -= before - runs(&file.chunks);
                 self.give_back(rest);
             }
             Change::Remove { id } => {
                 let file = self.files.remove(&id).ok_or("no such file")?;
+                self.runs -= runs(&file.chunks);
                 self.give_back(file.chunks);
             }
         }
@@ -139,13 +169,29 @@ impl Table {
     }
 }
 
+/// How many of the chunks beside a file's chunk of this number lie beside it on the volume.
+fn neighbours(chunks: &BTreeMap<u32, u32>, number: u32, at: u32) -> usize {
+    let lies = |number: Option<u32>, at: Option<u32>| {
+        at.is_some() && number.and_then(|number| chunks.get(&number).copied()) == at
+    };
+    let before = lies(number.checked_sub(1), at.checked_sub(1));
+    let behind = lies(number.checked_add(1), at.checked_add(1));
+    usize::from(before) + usize::from(behind)
+}
+
+/// Runs of a file's chunks.
+fn runs(chunks: &BTreeMap<u32, u32>) -> usize {
+    let mut next = None;
+    chunks.iter().filter(|(number, at)| next.replace((*number + 1, *at + 1)) != Some((**number, **at))).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_a_file_gives_back_is_free_and_nothing_belongs_to_two() {
-        let mut table = Table::new(Preset::Sqlite, 3, 2);
+        let mut table = Table::new(Preset::Sqlite, 3, Most { files: 2, runs: 9 });
         let grow = |id, number: u32, at| Change::Grow {
             id,
             size: (u64::from(number) + 1) * PIECE_BYTES,
@@ -173,5 +219,31 @@ mod tests {
         assert!(
             table.apply(Change::Remove { id: 1 }).is_err() && table.apply(Change::Create { id: 0, token: 1 }).is_err()
         );
+    }
+
+    #[test]
+    fn no_more_runs_are_made_than_can_be_written_down_and_all_can_be_given_back() {
+        let mut table = Table::new(Preset::Sqlite, 100, Most { files: 2, runs: 3 });
+        for id in [1, 2] {
+            table.apply(Change::Create { id, token: 5 }).unwrap();
+        }
+        let grow = |table: &mut Table, id, number: u32| {
+            let Some(at) = table.chunk_for(id, number) else { return false };
+            let size = (u64::from(number) + 1) * PIECE_BYTES;
+            table.apply(Change::Grow { id, size, chunk: Some((number, at)) }).unwrap();
+            true
+        };
+        assert!(grow(&mut table, 1, 0) && grow(&mut table, 1, 1) && grow(&mut table, 2, 0) && grow(&mut table, 1, 2));
+        assert_eq!(table.written(), (2, 3), "two of the first file");
+        assert!(
+            !grow(&mut table, 2, 1) && !grow(&mut table, 2, 7),
+            "where it would lie another does, or a hole would be"
+        );
+        assert!(grow(&mut table, 1, 3) && table.written() == (2, 3), "behind its neighbour");
+        table.apply(Change::Resize { id: 1, size: PIECE_BYTES }).unwrap();
+        assert_eq!(table.written(), (2, 2));
+        assert!(grow(&mut table, 2, 1) && table.written() == (2, 3));
+        (1..3).for_each(|id| table.apply(Change::Remove { id }).unwrap());
+        assert_eq!((table.written(), table.about().free_bytes), ((0, 0), 100 * PIECE_BYTES));
     }
 }
