@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct FuzzOptions {
     /// Of each target.
     seconds: u32,
     keep: bool,
@@ -37,10 +37,10 @@ pub struct Asked {
     but: Vec<String>,
 }
 
-impl Asked {
+impl FuzzOptions {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked = Self {
+        let mut options = Self {
             seconds: 60,
             keep: false,
             sanitize: false,
@@ -52,17 +52,17 @@ impl Asked {
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--seconds" => asked.seconds = arguments.next()?.parse().ok().filter(|seconds| *seconds > 0)?,
-                "--keep" => asked.keep = true,
-                "--sanitize" => asked.sanitize = true,
-                "--minimize" => asked.minimize = true,
-                "--no-run" => asked.only_builds = true,
-                "--but" => asked.but.push((*arguments.next()?).to_owned()),
+                "--seconds" => options.seconds = arguments.next()?.parse().ok().filter(|seconds| *seconds > 0)?,
+                "--keep" => options.keep = true,
+                "--sanitize" => options.sanitize = true,
+                "--minimize" => options.minimize = true,
+                "--no-run" => options.only_builds = true,
+                "--but" => options.but.push((*arguments.next()?).to_owned()),
                 flag if flag.starts_with('-') => return None,
-                target => asked.targets.push(target.to_owned()),
+                target => options.targets.push(target.to_owned()),
             }
         }
-        (!asked.minimize || !(asked.keep || asked.sanitize)).then_some(asked)
+        (!options.minimize || !(options.keep || options.sanitize)).then_some(options)
     }
 }
 
@@ -92,25 +92,25 @@ impl Target {
 }
 
 /// Runs the targets, as many at a time as keep the processors busy.
-pub fn run(root: &Path, asked: &Asked) -> Result<()> {
+pub fn run(root: &Path, options: &FuzzOptions) -> Result<()> {
     let mut targets = find(root)?;
-    if let Some(unknown) = asked.targets.iter().find(|name| !targets.iter().any(|target| target.name == **name)) {
+    if let Some(unknown) = options.targets.iter().find(|name| !targets.iter().any(|target| target.name == **name)) {
         let known: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
         bail!("there is no fuzz target {unknown}; there are: {}", known.join(", "));
     }
     let of = |target: &Target, folder: &String| target.name.split('/').next() == Some(folder);
-    if let Some(unknown) = asked.but.iter().find(|folder| !targets.iter().any(|target| of(target, folder))) {
+    if let Some(unknown) = options.but.iter().find(|folder| !targets.iter().any(|target| of(target, folder))) {
         bail!("no crate's folder with fuzz targets is called {unknown}");
     }
-    targets.retain(|target| asked.targets.is_empty() || asked.targets.contains(&target.name));
-    targets.retain(|target| !asked.but.iter().any(|folder| of(target, folder)));
-    if asked.sanitize && !has_sanitizer()? {
+    targets.retain(|target| options.targets.is_empty() || options.targets.contains(&target.name));
+    targets.retain(|target| !options.but.iter().any(|folder| of(target, folder)));
+    if options.sanitize && !has_sanitizer()? {
         println!("fuzz: skipped, this compiler comes without the address sanitizer's library (librustc-*_rt.asan.a)");
         return Ok(());
     }
-    let place = crate::target(root).join(if asked.sanitize { "fuzz-sanitized" } else { "fuzz" });
-    let built = build(root, &place, &targets, asked.sanitize)?;
-    if asked.only_builds {
+    let place = crate::target(root).join(if options.sanitize { "fuzz-sanitized" } else { "fuzz" });
+    let built = build(root, &place, &targets, options.sanitize)?;
+    if options.only_builds {
         return Ok(());
     }
     let at_once = 2 * std::thread::available_parallelism().map_or(1, usize::from);
@@ -120,9 +120,9 @@ pub fn run(root: &Path, asked: &Asked) -> Result<()> {
             scope.spawn(|| {
                 loop {
                     let Some((target, program)) = lock(&queue).pop_front() else { return };
-                    let done = match asked.minimize {
+                    let done = match options.minimize {
                         true => minimize(&place, &target, &program),
-                        false => one(&place, &target, &program, asked),
+                        false => one(&place, &target, &program, options),
                     };
                     match done {
                         Ok(line) => println!("{line}"),
@@ -209,7 +209,7 @@ fn triple() -> Result<String> {
 }
 
 /// Runs one target; a line about it.
-fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<String> {
+fn one(place: &Path, target: &Target, program: &Path, options: &FuzzOptions) -> Result<String> {
     let label = target.program();
     let (found, failed) = (place.join("found").join(&label), place.join("failed"));
     std::fs::create_dir_all(&found)?;
@@ -217,14 +217,14 @@ fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<S
     let fuzzer = || {
         let mut command = Command::new(program);
         command.current_dir(place).stdin(Stdio::null()).args(LIMITS);
-        if asked.sanitize {
+        if options.sanitize {
             // What is freed is overwritten: the kernel's reads of it, which the sanitizer does not see, show it to whoever looks.
             command.env("ASAN_OPTIONS", ASAN_OPTIONS).arg(SANITIZED_LIMIT);
         }
         command
     };
     let output = fuzzer()
-        .arg(format!("-max_total_time={}", asked.seconds))
+        .arg(format!("-max_total_time={}", options.seconds))
         .arg(format!("-artifact_prefix={}/{label}-", failed.display()))
         .arg(&found)
         .arg(target.corpus())
@@ -235,7 +235,7 @@ fn one(place: &Path, target: &Target, program: &Path, asked: &Asked) -> Result<S
         let tail: Vec<&str> = tail.into_iter().rev().collect();
         bail!("{}\n{}", output.status, tail.join("\n"));
     }
-    if asked.keep {
+    if options.keep {
         let merged = fuzzer().arg("-merge=1").arg(target.corpus()).arg(&found).output()?;
         if !merged.status.success() {
             bail!("merging what was found: {}", merged.status);
@@ -343,10 +343,10 @@ mod tests {
 
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
-        let asked = Asked::parse(&["--seconds", "5", "--but", "files", "tcp/frames"]).unwrap();
+        let options = FuzzOptions::parse(&["--seconds", "5", "--but", "files", "tcp/frames"]).unwrap();
         assert_eq!(
-            asked,
-            Asked {
+            options,
+            FuzzOptions {
                 seconds: 5,
                 keep: false,
                 sanitize: false,
@@ -356,14 +356,14 @@ mod tests {
                 but: vec!["files".to_owned()]
             }
         );
-        assert!(Asked::parse(&["--sanitize"]).unwrap().sanitize);
-        assert!(Asked::parse(&["--minimize"]).unwrap().minimize);
-        assert!(Asked::parse(&["--no-run"]).unwrap().only_builds);
-        assert_eq!(Asked::parse(&["--minimize", "--keep"]), None);
-        assert_eq!(Asked::parse(&["--seconds"]), None);
-        assert_eq!(Asked::parse(&["--but"]), None);
-        assert_eq!(Asked::parse(&["--seconds", "0"]), None);
-        assert_eq!(Asked::parse(&["--forever"]), None);
+        assert!(FuzzOptions::parse(&["--sanitize"]).unwrap().sanitize);
+        assert!(FuzzOptions::parse(&["--minimize"]).unwrap().minimize);
+        assert!(FuzzOptions::parse(&["--no-run"]).unwrap().only_builds);
+        assert_eq!(FuzzOptions::parse(&["--minimize", "--keep"]), None);
+        assert_eq!(FuzzOptions::parse(&["--seconds"]), None);
+        assert_eq!(FuzzOptions::parse(&["--but"]), None);
+        assert_eq!(FuzzOptions::parse(&["--seconds", "0"]), None);
+        assert_eq!(FuzzOptions::parse(&["--forever"]), None);
     }
 
     #[test]

@@ -18,36 +18,38 @@ use crate::tree::{Package, Tree};
 
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct LinesOptions {
     json: bool,
     /// The revision to compare with.
     against: Option<String>,
 }
 
-impl Asked {
+impl LinesOptions {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked = Self::default();
+        let mut options = Self::default();
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--json" => asked.json = true,
-                "--against" => asked.against = Some(arguments.next().filter(|rev| !rev.starts_with('-'))?.to_string()),
+                "--json" => options.json = true,
+                "--against" => {
+                    options.against = Some(arguments.next().filter(|rev| !rev.starts_with('-'))?.to_string())
+                }
                 _ => return None,
             }
         }
-        Some(asked)
+        Some(options)
     }
 }
 
 /// Prints the lines of the tree at `root`, and how they differ from a revision's.
-pub fn run(root: &Path, asked: &Asked) -> Result<()> {
+pub fn run(root: &Path, options: &LinesOptions) -> Result<()> {
     let now = count(&Tree::load(root)?);
-    let before = match &asked.against {
+    let before = match &options.against {
         Some(revision) => Some(count(&at_revision(root, revision)?)),
         None => None,
     };
-    if asked.json {
+    if options.json {
         println!("{}", as_json(&now, before.as_ref()));
     } else {
         print!("{}", as_table(&now, before.as_ref()));
@@ -296,16 +298,16 @@ mod tests {
         let a = |code| Crates::from([("a".to_string(), Lines { code, tests: 1 })]);
         assert_eq!((of("HEAD~1").unwrap(), of("HEAD").unwrap()), (a(2), a(1)));
         assert!(of("nothing").unwrap_err().to_string().contains("no revision `nothing`"));
-        let asked = Asked { json: true, against: Some("nothing".to_string()) };
-        assert!(run(&crate::root(), &asked).is_err());
+        let options = LinesOptions { json: true, against: Some("nothing".to_string()) };
+        assert!(run(&crate::root(), &options).is_err());
     }
 
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
-        let asked = Asked::parse(&["--json", "--against", "HEAD~3"]).unwrap();
-        assert_eq!(asked, Asked { json: true, against: Some("HEAD~3".to_string()) });
+        let options = LinesOptions::parse(&["--json", "--against", "HEAD~3"]).unwrap();
+        assert_eq!(options, LinesOptions { json: true, against: Some("HEAD~3".to_string()) });
         for wrong in [&["--against"][..], &["--against", "--json"], &["HEAD"]] {
-            assert_eq!(Asked::parse(wrong), None);
+            assert_eq!(LinesOptions::parse(wrong), None);
         }
     }
 }

@@ -53,21 +53,21 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["instructions"] => instructions::run(&root(), false),
         ["instructions", "--record"] => instructions::run(&root(), true),
-        ["lines", ref rest @ ..] => match lines::Asked::parse(rest) {
-            Some(asked) => lines::run(&root(), &asked),
+        ["lines", ref rest @ ..] => match lines::LinesOptions::parse(rest) {
+            Some(options) => lines::run(&root(), &options),
             None => return usage(),
         },
         ["guest", ref rest @ ..] => cargo(&[&["run", "--quiet", "--package", "guest", "--"], rest].concat()),
-        ["fuzz", ref rest @ ..] => match fuzz::Asked::parse(rest) {
-            Some(asked) => fuzz::run(&root(), &asked),
+        ["fuzz", ref rest @ ..] => match fuzz::FuzzOptions::parse(rest) {
+            Some(options) => fuzz::run(&root(), &options),
             None => return usage(),
         },
         ["sim", "--help"] => {
             println!("{}", sim::HELP);
             Ok(())
         }
-        ["sim", ref rest @ ..] => match sim::Asked::parse(rest) {
-            Some(asked) => sim::run(&root(), &asked),
+        ["sim", ref rest @ ..] => match sim::SimOptions::parse(rest) {
+            Some(options) => sim::run(&root(), &options),
             None => {
                 eprintln!("{}", sim::HELP);
                 return ExitCode::from(2);
@@ -77,8 +77,8 @@ fn main() -> ExitCode {
             println!("{}", torture::HELP);
             Ok(())
         }
-        ["torture", ref rest @ ..] => match torture::Asked::parse(rest) {
-            Some(asked) => torture::run(&root(), &asked),
+        ["torture", ref rest @ ..] => match torture::TortureOptions::parse(rest) {
+            Some(options) => torture::run(&root(), &options),
             None => {
                 eprintln!("{}", torture::HELP);
                 return ExitCode::from(2);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::sim::{self, Asked, Line, Suite};
+use crate::sim::{self, Line, SimOptions, Suite};
 use crate::syntax;
 use crate::tree::Tree;
 
@@ -35,19 +35,19 @@ struct Discovery {
 }
 
 /// Finds every fault, or those that were asked for; fails when one is missed.
-pub fn find(root: &Path, asked: &Asked) -> Result<()> {
+pub fn find(root: &Path, options: &SimOptions) -> Result<()> {
     let tree = Tree::load(root)?;
     let mut names = planted(&tree);
     if names.is_empty() {
         bail!("no fault is planted: shipped code says `mutant(\"name\")` nowhere");
     }
-    if let Some(only) = &asked.mutant {
+    if let Some(only) = &options.mutant {
         names.retain(|name, _| name == only);
         if names.is_empty() {
             bail!("no fault {only:?} is planted");
         }
     }
-    let mut search = Search { root, seeds: asked.seeds.clone(), suites: None, programs: BTreeMap::new(), tree };
+    let mut search = Search { root, seeds: options.seeds.clone(), suites: None, programs: BTreeMap::new(), tree };
     let tests = tests_that_find(&search.tree);
     let (begun, count) = (Instant::now(), names.len());
     let mut missed = Vec::new();

@@ -47,7 +47,7 @@ of several. It is a line of JSON for each operation:
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct SimOptions {
     pub seeds: Range<u64>,
     /// Files to be written: the variable that asks for each, and its name.
     files: Vec<(&'static str, String)>,
@@ -56,7 +56,7 @@ pub struct Asked {
     pub mutant: Option<String>,
 }
 
-impl Asked {
+impl SimOptions {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
         let (mut count, mut from, mut seed, mut files) = (None, 0, None, Vec::new());
@@ -99,19 +99,19 @@ pub enum Line {
 }
 
 /// Runs what was asked for; fails when a seed fails, or a mutant is not found.
-pub fn run(root: &Path, asked: &Asked) -> Result<()> {
-    if asked.mutants {
-        return mutants::find(root, asked);
+pub fn run(root: &Path, options: &SimOptions) -> Result<()> {
+    if options.mutants {
+        return mutants::find(root, options);
     }
     let suites = build(root, false)?;
     let (mut failed, mut lacking) = (0, Vec::new());
     for suite in &suites {
         let begun = Instant::now();
-        let several = asked.seeds.end - asked.seeds.start > 1;
+        let several = options.seeds.end - options.seeds.start > 1;
         let of_seed = if several { ".{seed}" } else { "" };
         let own = |file: &str| root.join(format!("{file}.{}{of_seed}", suite.package)).display().to_string();
-        let environment = asked.files.iter().map(|(name, file)| (*name, own(file)));
-        let lines = over(suite, asked.seeds.clone(), &environment.collect::<Vec<_>>(), false)?;
+        let environment = options.files.iter().map(|(name, file)| (*name, own(file)));
+        let lines = over(suite, options.seeds.clone(), &environment.collect::<Vec<_>>(), false)?;
         let hash = lines.iter().fold(0u64, |hash, line| match line {
             Line::Held { trace, .. } => hash.rotate_left(7) ^ u64::from_str_radix(trace, 16).unwrap_or(0),
             Line::Failed { .. } => hash.rotate_left(7),
@@ -373,12 +373,12 @@ mod tests {
 
     #[test]
     fn arguments_mean_seeds() {
-        let seeds = |arguments: &[&str]| Asked::parse(arguments).map(|asked| asked.seeds);
+        let seeds = |arguments: &[&str]| SimOptions::parse(arguments).map(|options| options.seeds);
         assert_eq!(seeds(&[]), Some(0..300));
         assert_eq!(seeds(&["--seeds", "20", "--from", "7"]), Some(7..27));
         assert_eq!(seeds(&["--seed", "5", "--history", "h"]), Some(5..6));
         assert_eq!(seeds(&["--mutants"]), Some(0..1000));
-        assert_eq!(Asked::parse(&["--mutant", "x"]).and_then(|asked| asked.mutant), Some("x".into()));
+        assert_eq!(SimOptions::parse(&["--mutant", "x"]).and_then(|options| options.mutant), Some("x".into()));
         assert_eq!(seeds(&["--seed", "5", "--seeds", "3"]), None);
         assert_eq!(seeds(&["--history", "h"]), Some(0..300));
         assert_eq!(seeds(&["--events", "e"]), None);

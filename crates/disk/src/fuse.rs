@@ -1,5 +1,5 @@
 //! The kernel's way of FUSE by io_uring (Linux 6.14, where `enable_uring` is Y): a queue for each
-//! processor, whose places have memory for a request and its answer.
+//! processor, whose entries have memory for a request and its answer.
 //!
 //! What messages mean is not known here. Source: `linux/fuse.h`.
 
@@ -18,15 +18,15 @@ use crate::ublk::submit_all;
 /// The queues of one mounted file system.
 pub struct FuseRing {
     file: OwnedFd,
-    // Dropped by hand, after the kernel has let go of all places.
+    // Dropped by hand, after the kernel has let go of all entries.
     ring: ManuallyDrop<IoUring<Entry128, cqueue::Entry>>,
-    places: ManuallyDrop<Vec<Place>>,
+    entries: ManuallyDrop<Vec<FuseEntry>>,
     /// Places that the kernel has.
     held: usize,
 }
 
 /// Memory for one request at a time, and whose it is.
-struct Place {
+struct FuseEntry {
     queue: u16,
     /// Its request is this side's; else the kernel may write to the memory.
     ours: bool,
@@ -37,51 +37,52 @@ struct Place {
 }
 
 impl FuseRing {
-    /// Queues for a mounted file system, with places for `payload_bytes`: as many as `places_max`
+    /// Queues for a mounted file system, with entries for `payload_bytes`: as many as `entries_max`
     /// in all, but some for each processor.
     ///
     /// # Errors
     /// The kernel has no io_uring for this process.
-    pub fn new(fuse: BorrowedFd<'_>, places_max: usize, payload_bytes: usize) -> io::Result<FuseRing> {
+    pub fn new(fuse: BorrowedFd<'_>, entries_max: usize, payload_bytes: usize) -> io::Result<FuseRing> {
         let queues = processors()?;
-        let depth = (places_max / queues).max(DEPTH_MIN);
-        let entries = (queues * depth).next_power_of_two() as u32;
+        let depth = (entries_max / queues).max(DEPTH_MIN);
+        let ring_entries = (queues * depth).next_power_of_two() as u32;
         // The kernel need not interrupt this thread for a request: it looks before it sleeps.
-        let ring = IoUring::builder().setup_coop_taskrun().build(entries)?;
-        let places = (0..queues * depth).map(|number| Place::new((number % queues) as u16, payload_bytes)).collect();
+        let ring = IoUring::builder().setup_coop_taskrun().build(ring_entries)?;
+        let entries =
+            (0..queues * depth).map(|number| FuseEntry::new((number % queues) as u16, payload_bytes)).collect();
         Ok(FuseRing {
             file: fuse.try_clone_to_owned()?,
             ring: ManuallyDrop::new(ring),
-            places: ManuallyDrop::new(places),
+            entries: ManuallyDrop::new(entries),
             held: 0,
         })
     }
 
-    /// Gives all places to the kernel, once the file system has agreed to it. From the thread that
+    /// Gives all entries to the kernel, once the file system has agreed to it. From the thread that
     /// does all that follows.
     ///
     /// # Errors
     /// The kernel takes nothing.
     pub fn register(&mut self) -> io::Result<()> {
-        (0..self.places.len()).try_for_each(|place| self.give(place, REGISTER, 0))?;
+        (0..self.entries.len()).try_for_each(|entry| self.give(entry, REGISTER, 0))?;
         self.submit()
     }
 
-    /// The kernel has a place from now on.
+    /// The kernel has an entry from now on.
     fn give(&mut self, number: usize, code: u32, commit: u64) -> io::Result<()> {
-        let place = self.places.get_mut(number).filter(|place| place.ours).ok_or(io::ErrorKind::InvalidInput)?;
+        let entry = self.entries.get_mut(number).filter(|entry| entry.ours).ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = [0; 80];
         command[8..16].copy_from_slice(&commit.to_ne_bytes());
-        command[16..18].copy_from_slice(&place.queue.to_ne_bytes());
-        let parts = place.parts.as_ptr().expose_provenance() as u64;
-        let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), code).cmd(command).addr(Some(parts));
-        let mut entry = entry.build().user_data(number as u64);
-        // SAFETY: [disk-under-way] an entry is the kernel's structure, whose seventh word is a length that the builder cannot set: of
+        command[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
+        let parts = entry.parts.as_ptr().expose_provenance() as u64;
+        let sqe = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), code).cmd(command).addr(Some(parts));
+        let mut sqe = sqe.build().user_data(number as u64);
+        // SAFETY: [disk-under-way] a submission is the kernel's structure, whose seventh word is a length that the builder cannot set: of
         // the parts that the address names.
-        unsafe { (&raw mut entry).cast::<u32>().add(6).write(2) };
-        // SAFETY: [disk-under-way] the place is not touched until its completion was taken.
-        unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
-        place.ours = false;
+        unsafe { (&raw mut sqe).cast::<u32>().add(6).write(2) };
+        // SAFETY: [disk-under-way] the entry is not touched until its completion was taken.
+        unsafe { self.ring.submission().push(&sqe) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
+        entry.ours = false;
         self.held += 1;
         Ok(())
     }
@@ -94,49 +95,49 @@ impl FuseRing {
         submit_all(&mut self.ring)
     }
 
-    /// The next place that has a request, or ends. Never waits.
+    /// The next entry that has a request, or ends. Never waits.
     pub fn event(&mut self) -> Option<(usize, Result<(), Errno>)> {
         let ended = self.ring.completion().next()?;
         let (number, result) = (ended.user_data() as usize, ended.result());
-        let place = self.places.get_mut(number)?;
-        place.ours = true;
+        let entry = self.entries.get_mut(number)?;
+        entry.ours = true;
         self.held = self.held.saturating_sub(1);
         Some((number, if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) }))
     }
 
-    /// The request at a place: header, arguments, and what comes behind them.
-    pub fn request(&self, place: usize) -> Option<(&[u8], &[u8], &[u8])> {
-        let place = self.places.get(place).filter(|place| place.ours)?;
-        let length = u32::from_ne_bytes(*place.head[PAYLOAD_LENGTH_AT..].first_chunk()?) as usize;
-        Some((&place.head[..ARGUMENTS_AT], &place.head[ARGUMENTS_AT..LENGTHS_AT], place.payload.get(..length)?))
+    /// The request at an entry: header, arguments, and what comes behind them.
+    pub fn request(&self, entry: usize) -> Option<(&[u8], &[u8], &[u8])> {
+        let entry = self.entries.get(entry).filter(|entry| entry.ours)?;
+        let length = u32::from_ne_bytes(*entry.head[PAYLOAD_LENGTH_AT..].first_chunk()?) as usize;
+        Some((&entry.head[..ARGUMENTS_AT], &entry.head[ARGUMENTS_AT..LENGTHS_AT], entry.payload.get(..length)?))
     }
 
-    /// Answers the request at a place by a header and what comes behind it, in parts. Fetches the
+    /// Answers the request at an entry by a header and what comes behind it, in parts. Fetches the
     /// next one.
     ///
     /// # Errors
     /// There is no request, or the answer is too long.
     pub fn commit(&mut self, number: usize, unique: u64, header: &[u8], parts: &[&[u8]]) -> io::Result<()> {
-        let place = self.places.get_mut(number).filter(|place| place.ours).ok_or(io::ErrorKind::InvalidInput)?;
-        place.head.get_mut(..header.len()).ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(header);
+        let entry = self.entries.get_mut(number).filter(|entry| entry.ours).ok_or(io::ErrorKind::InvalidInput)?;
+        entry.head.get_mut(..header.len()).ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(header);
         let mut length = 0;
         for part in parts {
-            let into = place.payload.get_mut(length..length + part.len()).ok_or(io::ErrorKind::InvalidInput)?;
+            let into = entry.payload.get_mut(length..length + part.len()).ok_or(io::ErrorKind::InvalidInput)?;
             into.copy_from_slice(part);
             length += part.len();
         }
-        place.head[PAYLOAD_LENGTH_AT..][..4].copy_from_slice(&(length as u32).to_ne_bytes());
+        entry.head[PAYLOAD_LENGTH_AT..][..4].copy_from_slice(&(length as u32).to_ne_bytes());
         self.give(number, COMMIT_AND_FETCH, unique)
     }
 }
 
-impl Place {
-    fn new(queue: u16, payload_bytes: usize) -> Place {
+impl FuseEntry {
+    fn new(queue: u16, payload_bytes: usize) -> FuseEntry {
         let (mut head, mut payload) =
             (vec![0; HEAD_BYTES].into_boxed_slice(), vec![0; payload_bytes].into_boxed_slice());
         let address = |part: &mut [u8]| part.as_mut_ptr().expose_provenance();
         let parts = Box::new([address(&mut head), HEAD_BYTES, address(&mut payload), payload_bytes]);
-        Place { queue, ours: true, head, payload, parts }
+        FuseEntry { queue, ours: true, head, payload, parts }
     }
 }
 
@@ -149,8 +150,8 @@ impl AsFd for FuseRing {
 }
 
 impl Drop for FuseRing {
-    /// Waits for the places, which come when the file system is unmounted. What the kernel keeps is
-    /// never freed.
+    /// Waits for the entries, which come when the file system is unmounted. What the
+    /// kernel keeps is never freed.
     fn drop(&mut self) {
         for _ in 0..DROP_WAITS {
             while self.event().is_some() {}
@@ -160,10 +161,10 @@ impl Drop for FuseRing {
             let _ = rustix::event::poll(&mut [PollFd::new(&*self, PollFlags::IN)], Some(&DROP_WAIT));
         }
         if self.held == 0 {
-            // SAFETY: [disk-under-way] the kernel has no place; neither is used again.
+            // SAFETY: [disk-under-way] the kernel has no entry; neither is used again.
             unsafe {
                 ManuallyDrop::drop(&mut self.ring);
-                ManuallyDrop::drop(&mut self.places);
+                ManuallyDrop::drop(&mut self.entries);
             }
         }
     }
@@ -171,7 +172,7 @@ impl Drop for FuseRing {
 
 impl fmt::Debug for FuseRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FuseRing").field("places", &self.places.len()).field("held", &self.held).finish()
+        f.debug_struct("FuseRing").field("entries", &self.entries.len()).field("held", &self.held).finish()
     }
 }
 
@@ -190,7 +191,7 @@ fn processors() -> io::Result<usize> {
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// A place's head: a header, arguments, and how long the rest is.
+/// An entry's head: a header, arguments, and how long the rest is.
 const HEAD_BYTES: usize = 288;
 const ARGUMENTS_AT: usize = 128;
 const LENGTHS_AT: usize = 256;

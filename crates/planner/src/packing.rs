@@ -3,7 +3,7 @@
 use overside_shape::{Shape, ShapeKind};
 
 use crate::planner::Planner;
-use crate::tables::Ground;
+use crate::tables::AccessPattern;
 use crate::tally::{Range, Tally};
 
 /// Nanoseconds, in two parts.
@@ -25,8 +25,14 @@ impl Packing {
 impl Planner {
     /// `pieces_ns`, where it is known: packing them one by one, which is what is done where there
     /// is no kernel.
-    pub(crate) fn packing(&self, shape: &Shape, tally: &Tally, ground: &Ground, pieces_ns: Option<f64>) -> Packing {
-        if let Some(move_ns) = pieces_ns.filter(|_| !ground.regular) {
+    pub(crate) fn packing(
+        &self,
+        shape: &Shape,
+        tally: &Tally,
+        pattern: &AccessPattern,
+        pieces_ns: Option<f64>,
+    ) -> Packing {
+        if let Some(move_ns) = pieces_ns.filter(|_| !pattern.regular) {
             return Packing { pass_ns: 0.0, move_ns };
         }
         if let ShapeKind::Bitmapped { columns, rows } = shape.kind() {
@@ -42,7 +48,7 @@ impl Planner {
                 return Packing { pass_ns: rows.rows() as f64 * pass, move_ns: tally.pieces() * run };
             }
         }
-        let each = |range: &Range| self.tables().kernel(range.index, ground).at(range.pieces, range.bytes);
+        let each = |range: &Range| self.tables().kernel(range.index, pattern).at(range.pieces, range.bytes);
         Packing { pass_ns: 0.0, move_ns: tally.ranges().iter().map(each).sum() }
     }
 }

@@ -11,7 +11,7 @@ use crate::division::{Load, Moved, Part};
 use crate::packing::Packing;
 use crate::plan::Goal;
 use crate::profile::Profile;
-use crate::tables::{Ends, Ground, Tables};
+use crate::tables::{AccessPattern, Ends, Tables};
 use crate::tally::{RANGES_AT_HAND, Range, Tally, start_of};
 use crate::view::{Force, Method, PlanError, Terms, ViewPlan};
 
@@ -96,13 +96,13 @@ impl Planner {
         }
         let mut tally = Tally::default();
         tally.fill(shape);
-        let ground = Ground::of(shape, &tally, terms.warm);
+        let pattern = AccessPattern::of(shape, &tally, terms.warm);
         let mut moved: SmallVec<[Moved; RANGES_AT_HAND]> = SmallVec::new();
         // All packed, and what gathering all of it costs.
         let mut all = Part { pieces: tally.pieces(), ..Part::default() };
         for range in tally.ranges() {
-            let ends = self.tables.gathered(range, &ground);
-            let pack_ns = self.tables.pack(range.index, &ground).at(range.pieces, range.bytes);
+            let ends = self.tables.gathered(range, &pattern);
+            let pack_ns = self.tables.pack(range.index, &pattern).at(range.pieces, range.bytes);
             all.ends.add(ends);
             (all.pack_ns, all.bytes, all.runs) =
                 (all.pack_ns + pack_ns, all.bytes + range.bytes, all.runs + range.runs);
@@ -124,7 +124,7 @@ impl Planner {
         (plan.bytes, plan.bundle_bytes) = (shape.bytes(), terms.bundle_bytes);
         let gathered = Part { gathered: all.pieces, ends: std::mem::take(&mut all.ends), ..Part::default() };
         plan.prices[Method::Gather as usize] = self.priced(&load, &gathered, terms.goal, f64::INFINITY);
-        let packing = self.packing(shape, &tally, &ground, Some(all.pack_ns));
+        let packing = self.packing(shape, &tally, &pattern, Some(all.pack_ns));
         let part = Part { bytes: load.bytes, runs: 1.0, pack_ns: packing.ns(), ..all };
         plan.prices[Method::Copy as usize] = self.priced(&load, &part, terms.goal, f64::INFINITY);
         self.price_thresholds(tally.ranges(), &moved, &load, all, terms, plan);
@@ -196,7 +196,7 @@ impl Planner {
         let (profile, words) = (&self.profile, description as f64 * self.profile.pack_byte_ns);
         let sender = profile.send_request_ns + profile.pack_request_ns + words;
         // Whatever is in the sender's cache, the other end has caches of its own.
-        let packing = self.packing(shape, tally, &Ground::of(shape, tally, false), None).ns();
+        let packing = self.packing(shape, tally, &AccessPattern::of(shape, tally, false), None).ns();
         // The description is a request more, and is read twice: to be copied out, and to be checked.
         let receiver = (sends + 1.0) * profile.receive_request_ns + 2.0 * words + packing;
         plan.prices[Method::Declared as usize] = Some(self.weighed(sender, receiver, load.bytes, terms.goal));

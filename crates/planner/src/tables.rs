@@ -50,7 +50,7 @@ impl Ends {
 
 /// How the pieces of a shape lie, which decides what reaching them costs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct AccessPattern {
     distance: Distance,
     /// There is a kernel for its kind.
     pub(crate) regular: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Ground {
     warm: bool,
 }
 
-impl Ground {
+impl AccessPattern {
     pub(crate) fn of(shape: &Shape, tally: &Tally, warm: bool) -> Self {
         let (distance, regular) = match shape.kind() {
             ShapeKind::Contiguous(_) | ShapeKind::List(_) | ShapeKind::Variable { .. } => (Distance::SCATTERED, false),
@@ -106,15 +106,15 @@ impl Tables {
 
     /// Gathering the fragments of a range.
     #[inline]
-    pub(crate) fn gathered(&self, range: &Range, ground: &Ground) -> Ends {
-        let send = match (ground.warm, ground.anywhere) {
+    pub(crate) fn gathered(&self, range: &Range, pattern: &AccessPattern) -> Ends {
+        let send = match (pattern.warm, pattern.anywhere) {
             (true, _) => self.send_packed[range.index],
             (false, true) => self.send[range.index],
-            (false, false) => between(&self.send_regular, range.index, ground.distance),
+            (false, false) => between(&self.send_regular, range.index, pattern.distance),
         };
-        let receive = match ground.anywhere {
+        let receive = match pattern.anywhere {
             true => self.receive[range.index],
-            false => between(&self.receive_regular, range.index, ground.distance),
+            false => between(&self.receive_regular, range.index, pattern.distance),
         };
         Ends { sender_ns: send.at(range.pieces, range.bytes), receiver_ns: receive.at(range.pieces, range.bytes) }
     }
@@ -139,14 +139,14 @@ impl Tables {
 
     /// Packing a piece among others that are gathered.
     #[inline]
-    pub(crate) fn pack(&self, range: usize, ground: &Ground) -> Line {
-        self.pack[usize::from(ground.warm)][range]
+    pub(crate) fn pack(&self, range: usize, pattern: &AccessPattern) -> Line {
+        self.pack[usize::from(pattern.warm)][range]
     }
 
     /// Packing a piece by the kernel for its shape.
     #[inline]
-    pub(crate) fn kernel(&self, range: usize, ground: &Ground) -> Line {
-        if ground.regular { between(&self.regular, range, ground.distance) } else { self.pack(range, ground) }
+    pub(crate) fn kernel(&self, range: usize, pattern: &AccessPattern) -> Line {
+        if pattern.regular { between(&self.regular, range, pattern.distance) } else { self.pack(range, pattern) }
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::connection::{LockHeld, State, Tally};
 use crate::count::Counts;
 use crate::diagnosis::Reason;
-use crate::fallback::Asked;
+use crate::fallback::PeerAnswer;
 use crate::settle::Reader;
 use crate::step::{Action, Event};
 use crate::{errno, fallback, kernel, own, policy, reattach, report, sets, settle, table};
@@ -30,7 +30,7 @@ pub(crate) extern "C" fn prepare() {
         // First all of those to other hosts, which answer meanwhile.
         for (fd, connection) in table::all().filter(|(_, connection)| connection.state() == State::Ring) {
             if let Some(mut held) = table::hold(fd, connection)
-                && fallback::ask(&mut held, fd) == Asked::Answered
+                && fallback::ask(&mut held, fd) == PeerAnswer::Answered
             {
                 fallback::leave(&mut held, fd, Reason::Fork);
             }

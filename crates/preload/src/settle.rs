@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::connection::{Connection, LockHeld, State};
 use crate::diagnosis::Reason;
-use crate::fallback::Asked;
+use crate::fallback::PeerAnswer;
 use crate::incoming::{AGAIN_TRIES, Step, progress};
 use crate::layout::LEFT_TO_ANOTHER;
 use crate::leaving::Unread;
@@ -42,7 +42,7 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
         }
         for _ in 0..REMOTE_TRIES {
             let Some(mut held) = table::hold(fd, connection) else { return };
-            if fallback::ask(&mut held, fd) != Asked::Waits {
+            if fallback::ask(&mut held, fd) != PeerAnswer::Waits {
                 break;
             }
             drop(held);

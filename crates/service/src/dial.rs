@@ -8,31 +8,31 @@ use overside_verbs::VerbsError;
 
 use crate::accept::Door;
 use crate::system::System;
-use crate::worker::{Arrival, Ground, Origin};
+use crate::worker::{Arrival, Origin, WorkerConfig};
 
 /// Opens connections that a server's workers serve as they serve those that they accept. They count
 /// against no limit of admission.
 pub struct Dialer<S: System> {
-    ground: Arc<Ground<S>>,
+    config: Arc<WorkerConfig<S>>,
     doors: Vec<Door<S::Session>>,
     turn: Arc<AtomicUsize>,
 }
 
 impl<S: System> Clone for Dialer<S> {
     fn clone(&self) -> Self {
-        Self { ground: self.ground.clone(), doors: self.doors.clone(), turn: self.turn.clone() }
+        Self { config: self.config.clone(), doors: self.doors.clone(), turn: self.turn.clone() }
     }
 }
 
 impl<S: System> std::fmt::Debug for Dialer<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dialer").field("provider", &self.ground.provider).finish_non_exhaustive()
+        f.debug_struct("Dialer").field("provider", &self.config.provider).finish_non_exhaustive()
     }
 }
 
 impl<S: System> Dialer<S> {
-    pub(crate) fn new(ground: Arc<Ground<S>>, doors: Vec<Door<S::Session>>) -> Self {
-        Self { ground, doors, turn: Arc::default() }
+    pub(crate) fn new(config: Arc<WorkerConfig<S>>, doors: Vec<Door<S::Session>>) -> Self {
+        Self { config, doors, turn: Arc::default() }
     }
 
     /// Connects, on the caller's thread, and hands the connection to a worker. There the session's
@@ -50,7 +50,7 @@ impl<S: System> Dialer<S> {
         buffer_bytes: usize,
         session: S::Session,
     ) -> Result<(), VerbsError> {
-        let link = self.ground.provider.connect(&self.ground.domain, name, timeout)?;
+        let link = self.config.provider.connect(&self.config.domain, name, timeout)?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let arrival = Arrival { link, origin: Origin::Us(session, buffer_bytes) };
         self.doors[turn % self.doors.len()].pass(arrival).then_some(()).ok_or(VerbsError::Closed)

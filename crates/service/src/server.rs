@@ -13,7 +13,7 @@ use crate::state::{State, Statistics};
 use crate::system::System;
 use crate::threads::Running;
 use crate::ticket::Mailbox;
-use crate::worker::{Arrival, Ground, Worker};
+use crate::worker::{Arrival, Worker, WorkerConfig};
 
 /// A running server. Dropping it shuts it down.
 pub struct Server<S: System> {
@@ -49,18 +49,18 @@ impl<S: System> Server<S> {
     /// Starts a provider's threads.
     fn open(&mut self, listening: Listening, system: Arc<S>, options: &Arc<ServiceOptions>) -> Result<(), VerbsError> {
         let Listening { provider, domain, listeners } = listening;
-        let ground = Arc::new(Ground { system, provider, domain, options: options.clone() });
+        let config = Arc::new(WorkerConfig { system, provider, domain, options: options.clone() });
         let mut doors = Vec::new();
         for index in 0..options.workers.max(1) {
             let (sender, arrivals) = channel();
             let mailbox = Mailbox::new(&self.state)?;
             options.watermarks.iter().for_each(|marks| marks.enlist(&mailbox));
-            let worker = Worker::new(&ground, mailbox.clone())?;
+            let worker = Worker::new(&config, mailbox.clone())?;
             doors.push(Door { sender, mailbox: mailbox.clone() });
-            let (ground, name) = (ground.clone(), format!("worker-{index}"));
+            let (config, name) = (config.clone(), format!("worker-{index}"));
             let run = {
                 let name = name.clone();
-                move || serve(&ground, &name, worker, &mailbox, &arrivals)
+                move || serve(&config, &name, worker, &mailbox, &arrivals)
             };
             self.threads.push(options.threads.start(&name, Box::new(run))?);
         }
@@ -72,7 +72,7 @@ impl<S: System> Server<S> {
             };
             self.threads.push(options.threads.start(&name, Box::new(run))?);
         }
-        self.dialers.push(Dialer::new(ground, doors));
+        self.dialers.push(Dialer::new(config, doors));
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl<S: System> Drop for Server<S> {
 /// A worker's thread. A panic costs the worker's clients their connections and no other client
 /// anything: the worker begins anew.
 fn serve<S: System>(
-    ground: &Ground<S>,
+    config: &WorkerConfig<S>,
     name: &str,
     mut worker: Worker<S>,
     mailbox: &Arc<Mailbox>,
@@ -117,13 +117,13 @@ fn serve<S: System>(
     let state = &mailbox.state;
     let meant = "its clients are disconnected, and it serves on";
     while !state.survives(name, meant, || worker.run(arrivals)) {
-        if !ground.system.outlives_a_panic() {
+        if !config.system.outlives_a_panic() {
             mailbox.close();
             return state.fail(&format!(
                 "a bug ended the thread {name} in the middle of a change; start the server again, and please report it"
             ));
         }
-        worker = match Worker::new(ground, mailbox.clone()) {
+        worker = match Worker::new(config, mailbox.clone()) {
             Ok(again) => again,
             Err(error) => {
                 mailbox.close();

@@ -11,7 +11,7 @@ use crate::options::ServiceOptions;
 use crate::state::State;
 use crate::system::System;
 use crate::ticket::Mailbox;
-use crate::worker::{Arrival, Ground, Worker};
+use crate::worker::{Arrival, Worker, WorkerConfig};
 
 /// A server that runs on the thread of its caller: to count what it does, or to run it by a clock
 /// that is stepped by hand.
@@ -32,10 +32,10 @@ impl<S: System> Stepped<S> {
     pub fn start(listening: Listening, system: Arc<S>, options: ServiceOptions) -> Result<Self, VerbsError> {
         let Listening { provider, domain, listeners } = listening;
         let state = Arc::new(State::new(&options, provider.clock()));
-        let ground = Ground { system, provider, domain, options: Arc::new(options) };
+        let config = WorkerConfig { system, provider, domain, options: Arc::new(options) };
         let mailbox = Mailbox::new(&state)?;
-        ground.options.watermarks.iter().for_each(|marks| marks.enlist(&mailbox));
-        let worker = Worker::new(&ground, mailbox.clone())?;
+        config.options.watermarks.iter().for_each(|marks| marks.enlist(&mailbox));
+        let worker = Worker::new(&config, mailbox.clone())?;
         let (sender, arrivals) = channel();
         Ok(Stepped { state, worker, listeners, door: Door { sender, mailbox }, arrivals, done: Vec::new() })
     }

@@ -39,9 +39,9 @@ pub(crate) enum Origin<S> {
     Us(S, usize),
 }
 
-/// What a worker of a provider stands on.
+/// What all workers of a provider share.
 #[derive(Debug)]
-pub(crate) struct Ground<S> {
+pub(crate) struct WorkerConfig<S> {
     pub(crate) system: Arc<S>,
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) domain: ProtectionDomain,
@@ -83,8 +83,8 @@ pub(crate) struct Worker<S: System> {
 impl<S: System> Worker<S> {
     /// # Errors
     /// When the system has no room for the worker's buffers and descriptors.
-    pub(crate) fn new(ground: &Ground<S>, mailbox: Arc<Mailbox>) -> Result<Self, VerbsError> {
-        let Ground { system, provider, domain, options } = ground;
+    pub(crate) fn new(config: &WorkerConfig<S>, mailbox: Arc<Mailbox>) -> Result<Self, VerbsError> {
+        let WorkerConfig { system, provider, domain, options } = config;
         let count = (RECEIVES_BYTES_MAX / options.request_bytes_max.max(1)).clamp(2, RECEIVES);
         let port = PortOptions { shared_receives: count, wake_at_half: true, ..PortOptions::default() };
         // Room for a window, or the window would never be full.

@@ -24,10 +24,10 @@ use crate::{Loan, VerbsError};
 
 /// A segment of which only copies are taken. Cheap to clone; clones are the same memory.
 #[derive(Clone, Debug)]
-pub struct Area(Arc<Ground>);
+pub struct Area(Arc<AreaInner>);
 
 #[derive(Debug)]
-struct Ground {
+struct AreaInner {
     segment: Arc<Segment>,
     named: SegmentId,
     lent: Mutex<Vec<(usize, usize)>>,
@@ -37,13 +37,13 @@ impl Area {
     /// Takes a segment over, whole.
     pub fn new(segment: Segment) -> Self {
         let named = segment.id();
-        Self(Arc::new(Ground { segment: Arc::new(segment), named, lent: Mutex::default() }))
+        Self(Arc::new(AreaInner { segment: Arc::new(segment), named, lent: Mutex::default() }))
     }
 
     /// The same, but its fragments say that they belong to no segment, as a user's heap does.
     pub fn foreign(segment: Segment) -> Self {
         let named = SegmentId::FOREIGN;
-        Self(Arc::new(Ground { segment: Arc::new(segment), named, lent: Mutex::default() }))
+        Self(Arc::new(AreaInner { segment: Arc::new(segment), named, lent: Mutex::default() }))
     }
 
     /// What to register.

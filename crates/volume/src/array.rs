@@ -41,13 +41,13 @@ struct Member {
 struct Parent {
     tag: u64,
     /// As it came; of a READ under way, with its buffer in `parts`.
-    work: Asked,
+    work: ParentWork,
     left: usize,
     result: Result<(), DeviceError>,
 }
 
 #[derive(Debug)]
-enum Asked {
+enum ParentWork {
     Read {
         at: u64,
         length: usize,
@@ -139,7 +139,7 @@ impl Array {
         if let Err(error) = self.geometry.check(&request.work) {
             return self.done.push(request.ended(Err(error)));
         }
-        let work = Asked::Whole(request.work);
+        let work = ParentWork::Whole(request.work);
         let parent = self.parents.insert(Parent { tag: request.tag, work, left: 0, result: Ok(()) });
         self.begin(parent);
     }
@@ -147,7 +147,7 @@ impl Array {
     /// Gives the members their pieces.
     fn begin(&mut self, id: u64) {
         let Some(parent) = self.parents.get_mut(id) else { return };
-        let Asked::Whole(work) = std::mem::replace(&mut parent.work, Asked::Nothing) else { return };
+        let ParentWork::Whole(work) = std::mem::replace(&mut parent.work, ParentWork::Nothing) else { return };
         match work {
             Work::Flush => {
                 self.keep(id, Work::Flush);
@@ -201,7 +201,7 @@ impl Array {
         let mut pieces = std::mem::take(&mut self.pieces);
         self.layout.cut(at, length as u64, &mut pieces);
         if let Some(parent) = self.parents.get_mut(id) {
-            parent.work = Asked::Read { at, length, parts: pieces.iter().map(|_| None).collect() };
+            parent.work = ParentWork::Read { at, length, parts: pieces.iter().map(|_| None).collect() };
         }
         let (mut rest, last) = (Some(into), pieces.len() - 1);
         for (part, piece) in pieces.drain(..).enumerate() {
@@ -221,7 +221,7 @@ impl Array {
 
     fn keep(&mut self, id: u64, work: Work) {
         if let Some(parent) = self.parents.get_mut(id) {
-            parent.work = Asked::Whole(work);
+            parent.work = ParentWork::Whole(work);
         }
     }
 
@@ -257,8 +257,8 @@ impl Array {
         parent.left -= 1;
         parent.result = parent.result.and(result);
         match (work, &mut parent.work) {
-            (Work::Read { into, .. }, Asked::Read { parts, .. }) => parts[child.part] = Some(into),
-            (Work::Check { wrong: found, .. }, Asked::Whole(Work::Check { wrong, .. })) => {
+            (Work::Read { into, .. }, ParentWork::Read { parts, .. }) => parts[child.part] = Some(into),
+            (Work::Check { wrong: found, .. }, ParentWork::Whole(Work::Check { wrong, .. })) => {
                 // Of one device in pieces, its own members; a volume has at most as many as a word has bits.
                 let of = if self.members.len() == 1 { found } else { u64::from(found != 0) << child.member.min(63) };
                 *wrong |= of;
@@ -275,15 +275,15 @@ impl Array {
         let Some(parent) = self.parents.remove(id) else { return };
         let Parent { tag, work, result, .. } = parent;
         let work = match work {
-            Asked::Whole(work) => work,
-            Asked::Read { at, length, parts } => {
+            ParentWork::Whole(work) => work,
+            ParentWork::Read { at, length, parts } => {
                 let whole = parts.into_iter().flatten().reduce(|first, behind| {
                     first.join(behind).unwrap_or_else(|_| panic!("parts of one buffer came back in their order"))
                 });
                 let Some(into) = whole else { return };
                 Work::Read { at, length, into }
             }
-            Asked::Nothing => return,
+            ParentWork::Nothing => return,
         };
         self.done.push(Completion { tag, work, result });
     }

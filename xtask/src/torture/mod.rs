@@ -6,10 +6,10 @@
 //! the library must say (`run`). A program that differs is shortened while it still does
 //! (`shrink`), and printed: `--script` runs such a text again.
 
-mod asked;
 mod calls;
 mod endings;
 mod generate;
+mod options;
 mod phases;
 mod program;
 mod random;
@@ -25,22 +25,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use asked::{Asked, HELP};
+pub use options::{HELP, TortureOptions};
 use program::Program;
 use run::{Outcome, Runner, Under};
 
 /// Runs what was asked for; an error when a program saw a difference, or when none came into the
 /// rings.
-pub fn run(root: &Path, asked: &Asked) -> Result<()> {
+pub fn run(root: &Path, options: &TortureOptions) -> Result<()> {
     let target = crate::target(root);
-    let library = match &asked.library {
+    let library = match &options.library {
         Some(library) => library.canonicalize().with_context(|| library.display().to_string())?,
-        None => build(root, &target, asked.release)?,
+        None => build(root, &target, options.release)?,
     };
     let runner = Runner::new(root, &target, library)?;
-    let torture = Torture::new(runner, asked.clone());
+    let torture = Torture::new(runner, options.clone());
     let found = root.join("xtask/src/torture/found");
-    match (&asked.script, asked.seed) {
+    match (&options.script, options.seed) {
         (Some(script), _) => {
             let text = std::fs::read_to_string(script).with_context(|| script.display().to_string())?;
             torture.one(&Program::parse(&text)?)
@@ -71,7 +71,7 @@ fn build(root: &Path, target: &Path, release: bool) -> Result<PathBuf> {
 
 struct Torture {
     runner: Runner,
-    asked: Asked,
+    options: TortureOptions,
     printing: Mutex<()>,
     tally: Tally,
 }
@@ -97,14 +97,14 @@ struct Fault {
 }
 
 impl Torture {
-    fn new(runner: Runner, asked: Asked) -> Self {
-        Self { runner, asked, printing: Mutex::new(()), tally: Tally::default() }
+    fn new(runner: Runner, options: TortureOptions) -> Self {
+        Self { runner, options, printing: Mutex::new(()), tally: Tally::default() }
     }
 
     /// One program, with all that it saw.
     fn one(&self, program: &Program) -> Result<()> {
         println!("{program}");
-        if self.asked.shrink_seconds.is_some() {
+        if self.options.shrink_seconds.is_some() {
             let Some(mut fault) = self.check(program)? else { bail!("it does not differ, so it cannot be shortened") };
             self.run_again(program, &mut fault)?;
             let shorter = self.shorten(program, &fault)?;
@@ -112,14 +112,14 @@ impl Torture {
             bail!("it differs");
         }
         let mut failed = 0;
-        for _ in 0..self.asked.times {
+        for _ in 0..self.options.times {
             let plain = self.runner.run(program, Under::Plain, PLAIN_PATIENCE)?;
             if plain.stalled {
                 bail!("it hangs plainly:\n{}\n{}", plain.stuck(program).join("\n"), plain.waits.join("\n"));
             }
             let other = self.runner.run(program, Under::Library, PATIENCE)?;
             let differences = plain.differences(program, &other);
-            if self.asked.times == 1 {
+            if self.options.times == 1 {
                 for (step, (saw, under)) in program.steps().zip(plain.steps.iter().zip(&other.steps)) {
                     println!(
                         "  {step}: {saw}{}",
@@ -134,7 +134,7 @@ impl Torture {
             println!("{} of {} connection ends in rings", other.rings, other.connections);
         }
         if failed > 0 {
-            bail!("{failed} of {} runs differ", self.asked.times);
+            bail!("{failed} of {} runs differ", self.options.times);
         }
         Ok(())
     }
@@ -158,21 +158,21 @@ impl Torture {
 
     /// Programs of one seed after another until the time is over.
     fn many(&self) -> Result<()> {
-        let from = self.asked.from.unwrap_or_else(|| {
+        let from = self.options.from.unwrap_or_else(|| {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.map_or(1, |since| since.as_secs() % 1_000_000 * 1000)
         });
-        println!("torture: seeds from {from} on, {} at a time, for {} s", self.asked.jobs, self.asked.seconds);
+        println!("torture: seeds from {from} on, {} at a time, for {} s", self.options.jobs, self.options.seconds);
         let started = Instant::now();
         let (next, over, error) = (AtomicU64::new(from), AtomicBool::new(false), Mutex::new(None));
-        let until = started + Duration::from_secs(self.asked.seconds);
+        let until = started + Duration::from_secs(self.options.seconds);
         std::thread::scope(|scope| {
-            for _ in 0..self.asked.jobs {
+            for _ in 0..self.options.jobs {
                 scope.spawn(|| {
                     while Instant::now() < until && !over.load(Ordering::Relaxed) {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
                         match self.try_seed(seed, started) {
-                            Ok(differs) if differs && self.asked.stop => over.store(true, Ordering::Relaxed),
+                            Ok(differs) if differs && self.options.stop => over.store(true, Ordering::Relaxed),
                             Ok(_) => {}
                             Err(failure) => {
                                 *error.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
@@ -207,7 +207,7 @@ impl Torture {
 
     fn judge(&self) -> Result<()> {
         let differ = self.tally.differences.load(Ordering::Relaxed);
-        if differ > self.asked.allow {
+        if differ > self.options.allow {
             bail!(
                 "{differ} programs saw something else under the library; `--seed S` or `--script FILE` runs one of them again"
             );
@@ -222,7 +222,7 @@ impl Torture {
     fn try_seed(&self, seed: u64, started: Instant) -> Result<bool> {
         let program = generate::generate(seed);
         let has = |word: &String| program.steps().any(|step| [&step.verb, &step.call, &step.wait].contains(&word));
-        if !self.asked.with.iter().all(has) || self.asked.without.iter().any(has) {
+        if !self.options.with.iter().all(has) || self.options.without.iter().any(has) {
             return Ok(false);
         }
         let fault = self.check(&program)?;
@@ -241,7 +241,7 @@ impl Torture {
         let _printing = self.printing.lock().unwrap_or_else(PoisonError::into_inner);
         println!("\nDIFFERENCE: seed {seed}, after {:.0} s", at.as_secs_f64());
         println!("{}", described(&program, &fault, shorter.as_ref()));
-        if let Some(folder) = &self.asked.keep {
+        if let Some(folder) = &self.options.keep {
             std::fs::create_dir_all(folder)?;
             std::fs::write(
                 folder.join(format!("{seed}.script")),
@@ -292,7 +292,7 @@ impl Torture {
 
     /// A shorter program that still differs, and what it sees; none if it differs too seldom.
     fn shorten(&self, program: &Program, fault: &Fault) -> Result<Option<(Program, Vec<String>)>> {
-        let seconds = self.asked.shrink_seconds.unwrap_or(SHRINK_SECONDS);
+        let seconds = self.options.shrink_seconds.unwrap_or(SHRINK_SECONDS);
         let is_rare = fault.again == 0 || seconds == 0;
         if is_rare || self.tally.shortened.fetch_add(1, Ordering::Relaxed) >= SHORTENED_MAX {
             return Ok(None);

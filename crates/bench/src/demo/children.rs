@@ -8,8 +8,8 @@ use super::{
 use crate::{
     baseline,
     lineitem::{NarrowFile, PackedRows},
-    meeting::Meeting,
     process::{child_file, child_socket},
+    rendezvous::Rendezvous,
 };
 use anyhow::{Context, Result};
 use overside::table::server::ServerOptions;
@@ -18,19 +18,19 @@ use std::{ffi::OsString, io::Read};
 
 /// Runs a process of the demo; `None` when `role` is not one of the demo's.
 pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
-    let meeting = || Meeting::told(arguments);
+    let rendezvous = || Rendezvous::from_arguments(arguments);
     match role {
-        SERVER => Some(meeting().and_then(|meeting| serve(&meeting))),
-        UPDATER => Some(meeting().and_then(|meeting| update(&meeting))),
+        SERVER => Some(rendezvous().and_then(|rendezvous| serve(&rendezvous))),
+        UPDATER => Some(rendezvous().and_then(|rendezvous| update(&rendezvous))),
         BASELINE => Some(pack_and_write(arguments)),
         _ => None,
     }
 }
 
 /// Serves until the parent hangs up.
-fn serve(meeting: &Meeting) -> Result<()> {
-    let address = meeting.address.to_string();
-    let serving = overside::at(&address).network(&meeting.network).prices(Prices::Measured(Effort::Quick));
+fn serve(rendezvous: &Rendezvous) -> Result<()> {
+    let address = rendezvous.address.to_string();
+    let serving = overside::at(&address).network(&rendezvous.network).prices(Prices::Measured(Effort::Quick));
     // Pages get as many updates as their chains take, in whichever mode they are scanned.
     let _server = serving.serve(ServerOptions { chain_max: Some(CHAIN_MAX), ..ServerOptions::default() })?;
     let mut end = [0; 1];
@@ -47,10 +47,10 @@ fn pack_and_write(arguments: &[OsString]) -> Result<()> {
     Ok(baseline::serve(&rows, &mut child_socket()?)?)
 }
 
-fn update(meeting: &Meeting) -> Result<()> {
+fn update(rendezvous: &Rendezvous) -> Result<()> {
     let rows = NarrowFile::open(child_file()?)?;
     let count = rows.len();
-    let sink = Updates { table: Table::open(meeting)?, rows };
+    let sink = Updates { table: Table::open(rendezvous)?, rows };
     updates::serve(sink, count, child_socket()?)
 }
 

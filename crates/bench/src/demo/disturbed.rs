@@ -23,8 +23,8 @@ pub(super) fn run(stage: &mut Stage<'_>, rounds: usize, mut progress: impl FnMut
             for side in rotation(MODES.len(), round) {
                 let (sample, _, _) = stage.table.measure(stage.rows, &timed, MODES[side])?;
                 samples[at][side].push(sample);
-                for asked in &watched {
-                    seen.push((MODES[side], stage.table.observe(stage.rows, asked, MODES[side])?));
+                for spec in &watched {
+                    seen.push((MODES[side], stage.table.observe(stage.rows, spec, MODES[side])?));
                 }
             }
             let log = stage.updater.stop()?;

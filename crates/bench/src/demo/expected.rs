@@ -1,6 +1,6 @@
 //! What a scan's consumer must come to while nobody writes: rows, bytes and sum, from the generated data and the log alone.
 
-use super::table::{Asked, KeyAt, PROJECTED, touch_expected};
+use super::table::{KeyAt, PROJECTED, ScanSpec, touch_expected};
 use crate::{
     limits::Touched,
     lineitem::Rows,
@@ -59,14 +59,14 @@ impl Expected {
     }
 
     /// What reading these rows must come to.
-    pub(super) fn of(&mut self, rows: &dyn Rows, history: &History, asked: &[Asked]) -> Result<Touched> {
+    pub(super) fn of(&mut self, rows: &dyn Rows, history: &History, specs: &[ScanSpec]) -> Result<Touched> {
         let mut all = Touched::default();
-        for asked in asked {
-            let mut add = |sums: Sums| all.add(if asked.projected { sums.projected } else { sums.whole });
-            let mut at = asked.rows.start;
-            while at < asked.rows.end {
+        for spec in specs {
+            let mut add = |sums: Sums| all.add(if spec.projected { sums.projected } else { sums.whole });
+            let mut at = spec.rows.start;
+            while at < spec.rows.end {
                 let block_end = (at + BLOCK_ROWS).min(rows.len());
-                if at.is_multiple_of(BLOCK_ROWS) && block_end <= asked.rows.end {
+                if at.is_multiple_of(BLOCK_ROWS) && block_end <= spec.rows.end {
                     add(self.blocks[at / BLOCK_ROWS]);
                     at = block_end;
                 } else {
@@ -114,8 +114,8 @@ mod tests {
         let layout = Arc::new(RowLayout::new(&schema().unwrap()));
         let mut expected = Expected::new(rows, &layout).unwrap();
         let mut history = History::default();
-        let all = [Asked { rows: 0..rows.len(), projected: false }];
-        let part = [Asked { rows: 10..20, projected: false }, Asked { rows: 10..20, projected: true }];
+        let all = [ScanSpec { rows: 0..rows.len(), projected: false }];
+        let part = [ScanSpec { rows: 10..20, projected: false }, ScanSpec { rows: 10..20, projected: true }];
         let before = expected.of(rows, &history, &all).unwrap();
         let part_before = expected.of(rows, &history, &part).unwrap();
         assert_eq!((before.rows, part_before.rows), (rows.len() as u64, 20));
@@ -157,10 +157,10 @@ mod tests {
             for projected in [false, true] {
                 let mut one_by_one = Touched::default();
                 for index in from..to {
-                    let row = [Asked { rows: index..index + 1, projected }];
+                    let row = [ScanSpec { rows: index..index + 1, projected }];
                     one_by_one.add(expected.of(rows, &history, &row).unwrap());
                 }
-                let range = [Asked { rows: from..to, projected }];
+                let range = [ScanSpec { rows: from..to, projected }];
                 assert_eq!(expected.of(rows, &history, &range).unwrap(), one_by_one, "{from}..{to}");
             }
         }

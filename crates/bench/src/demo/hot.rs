@@ -3,7 +3,7 @@
 use super::{
     quiet::{MODES, prices},
     stage::Stage,
-    table::{Asked, Page},
+    table::{Page, ScanSpec},
     workload::Workload,
 };
 use crate::{
@@ -22,21 +22,21 @@ pub(super) fn run(
     mut progress: impl FnMut(),
 ) -> Result<(Vec<Run>, Prices)> {
     let rows = Workload::Full.round(stage.rows.len(), 0)[0].rows.clone();
-    let asked = vec![Asked { rows: rows.clone(), projected: false }; SCANS];
+    let specs = vec![ScanSpec { rows: rows.clone(), projected: false }; SCANS];
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); MODES.len()];
     let mut end = ScanSummary::default();
     for round in 0..rounds {
         clean(stage, &rows)?;
         freshen(stage, &rows, updates)?;
         for side in rotation(MODES.len(), round) {
-            let (sample, summary) = stage.measure("hot", &asked, MODES[side])?;
+            let (sample, summary) = stage.measure("hot", &specs, MODES[side])?;
             samples[side].push(sample);
             if MODES[side] == Mode::Auto {
                 end = summary;
             }
         }
         if let Some(mode) = MODES.get(round % MODES.len()).filter(|_| round < MODES.len()) {
-            stage.verify("hot", &asked[..1], *mode)?;
+            stage.verify("hot", &specs[..1], *mode)?;
         }
         progress();
     }

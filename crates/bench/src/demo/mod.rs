@@ -22,9 +22,9 @@ use crate::{
     limits::{Chunks, ping_pong},
     lineitem::{Lineitem, NarrowRows, PackedRows, Rows},
     measure::{HostTime, Split, median, now_ns},
-    meeting::Meeting,
     process::Process,
     progress::{MEASURING, Progress},
+    rendezvous::Rendezvous,
     report::{self, Machine, Prices, Report, Run},
     verify::History,
 };
@@ -84,8 +84,8 @@ impl Default for Options {
 pub fn run(options: &Options) -> Result<Report> {
     let start = now_ns();
     let name = format!("overside-demo-{}", std::process::id());
-    let meeting = Meeting::here(&options.over, options.rdma_device.as_deref(), &name)?;
-    meeting.check()?;
+    let rendezvous = Rendezvous::here(&options.over, options.rdma_device.as_deref(), &name)?;
+    rendezvous.check()?;
     report::writable(&options.report)?;
     let (needed, there) = (memory_needed(options.scale), available_bytes());
     ensure!(
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<Report> {
     progress.say("generating lineitem");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let generated = Lineitem::narrow(options.scale, cores)?.shared()?;
-    let mut report = measure(options, &meeting, &generated, &progress)?;
+    let mut report = measure(options, &rendezvous, &generated, &progress)?;
     report.took_s = (now_ns() - start) as f64 / 1e9;
     progress.say("writing the report");
     let written = report::write(&options.report, &report::html(&report));
@@ -136,9 +136,14 @@ impl Cast<'_> {
     }
 }
 
-fn measure(options: &Options, meeting: &Meeting, rows: &NarrowRows<Buffer>, progress: &Progress) -> Result<Report> {
+fn measure(
+    options: &Options,
+    rendezvous: &Rendezvous,
+    rows: &NarrowRows<Buffer>,
+    progress: &Progress,
+) -> Result<Report> {
     let plan = Plan::of(options);
-    let mut cast = assemble(rows, meeting, progress)?;
+    let mut cast = assemble(rows, rendezvous, progress)?;
     let before = (HostTime::now(), cast.used()?);
     let stage = &mut cast.stage;
     progress.say("consolidating pages");
@@ -162,7 +167,7 @@ fn measure(options: &Options, meeting: &Meeting, rows: &NarrowRows<Buffer>, prog
     cast.server.alive()?;
     let others_share = HostTime::now().others_share(before.0, cast.used()? - before.1);
     let stage = &mut cast.stage;
-    let whole = table::Asked { rows: 0..rows.len(), projected: false };
+    let whole = table::ScanSpec { rows: 0..rows.len(), projected: false };
     let table_bytes = stage.expected.of(rows, &stage.history, &[whole])?.bytes;
     let bars = summary::bars(&quiet, &hot_runs);
     let mut runs = quiet.runs;
@@ -201,14 +206,14 @@ fn measure(options: &Options, meeting: &Meeting, rows: &NarrowRows<Buffer>, prog
 }
 
 /// Starts everything and loads the table.
-fn assemble<'a>(rows: &'a NarrowRows<Buffer>, meeting: &Meeting, progress: &Progress) -> Result<Cast<'a>> {
-    let stored = prices::is_stored(&meeting.address, &meeting.network);
+fn assemble<'a>(rows: &'a NarrowRows<Buffer>, rendezvous: &Rendezvous, progress: &Progress) -> Result<Cast<'a>> {
+    let stored = prices::is_stored(&rendezvous.address, &rendezvous.network);
     progress.say(if stored { "starting the server" } else { MEASURING });
-    let (mut server, server_line) = Process::start("server", SERVER, &[&meeting.to_string()], None)?;
-    let mut table = Table::create(meeting, &mut server)?;
+    let (mut server, server_line) = Process::start("server", SERVER, &[&rendezvous.to_string()], None)?;
+    let mut table = Table::create(rendezvous, &mut server)?;
     table.load(rows, |done| progress.part("loading", done, rows.len()))?;
     server.alive()?;
-    let (baseline_process, baseline, updater) = companions(rows, meeting, progress)?;
+    let (baseline_process, baseline, updater) = companions(rows, rendezvous, progress)?;
     progress.say("reckoning what every scan must come to");
     let expected = Expected::new(rows, table.layout())?;
     let (history, checked) = (History::default(), Checked::default());
@@ -237,13 +242,13 @@ fn fresh(stage: &mut Stage<'_>, rounds: usize, progress: &Progress) -> Result<(V
 /// The baseline's process and the updater, which both read the rows where this process has them.
 fn companions(
     rows: &NarrowRows<Buffer>,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     progress: &Progress,
 ) -> Result<(Process, Baseline, Updater)> {
     progress.say("starting the process that updates and the one to beat");
     let kept = part_rows(rows.len()).to_string();
     let (process, socket) = Process::start("baseline", BASELINE, &[&kept], Some(rows.file()?))?;
-    let told = [&*meeting.to_string()];
+    let told = [&*rendezvous.to_string()];
     let (updating, line) = Process::start("updating process", UPDATER, &told, Some(rows.file()?))?;
     Ok((process, Baseline::new(socket), Updater::new(updating, line)?))
 }

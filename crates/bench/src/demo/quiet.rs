@@ -51,22 +51,22 @@ pub(super) fn run(
     let before = stage.table.splits()?;
     for round in 0..rounds {
         for (at, workload) in Workload::ALL.into_iter().enumerate() {
-            let asked = workload.round(stage.rows.len(), round);
+            let specs = workload.round(stage.rows.len(), round);
             let sides = MODES.len() + 1 + if workload == Workload::Full { 2 } else { 0 };
             for side in rotation(sides, round) {
                 if let Some(mode) = MODES.get(side) {
-                    let (sample, summary) = stage.measure(workload.name(), &asked, *mode)?;
+                    let (sample, summary) = stage.measure(workload.name(), &specs, *mode)?;
                     samples[at][side].push(sample);
                     if *mode == Mode::Auto {
                         ends[at] = summary;
                     }
                 } else if side == MODES.len() {
-                    samples[at][side].push(socket(stage, baseline, &asked)?);
+                    samples[at][side].push(socket(stage, baseline, &specs)?);
                 } else if side == MODES.len() + 1 {
                     // As many passes as scans, so that the second finds in the cache what theirs does.
-                    limit.push(chunks.chunked(kernel, asked.len()));
+                    limit.push(chunks.chunked(kernel, specs.len()));
                 } else {
-                    reading.push(chunks.in_place(asked.len()));
+                    reading.push(chunks.in_place(specs.len()));
                 }
             }
             progress(round * Workload::ALL.len() + at + 1);
@@ -99,8 +99,8 @@ fn summarise(samples: &[Vec<Vec<Sample>>], ends: &[ScanSummary]) -> Quiet {
 pub(super) fn verify(stage: &mut Stage<'_>) -> Result<()> {
     for workload in Workload::ALL {
         for (at, mode) in MODES.into_iter().enumerate() {
-            let asked = workload.verified(stage.rows.len(), at, MODES.len());
-            stage.verify(workload.name(), &asked, mode)?;
+            let specs = workload.verified(stage.rows.len(), at, MODES.len());
+            stage.verify(workload.name(), &specs, mode)?;
         }
     }
     Ok(())
@@ -113,11 +113,11 @@ pub(super) fn prices(workload: &str, end: &ScanSummary) -> Prices {
     Prices { workload: workload.to_owned(), ns }
 }
 
-fn socket(stage: &Stage<'_>, baseline: &mut Baseline, asked: &[super::table::Asked]) -> Result<Sample> {
-    let mut all = Sample { scans: asked.len() as u32, ..Sample::default() };
-    for asked in asked {
-        let run = baseline.run(&asked.request(stage.rows, part_rows(stage.rows.len())))?;
-        ensure!(run.touched.rows == asked.rows.len() as u64, "the baseline lost rows");
+fn socket(stage: &Stage<'_>, baseline: &mut Baseline, specs: &[super::table::ScanSpec]) -> Result<Sample> {
+    let mut all = Sample { scans: specs.len() as u32, ..Sample::default() };
+    for spec in specs {
+        let run = baseline.run(&spec.request(stage.rows, part_rows(stage.rows.len())))?;
+        ensure!(run.touched.rows == spec.rows.len() as u64, "the baseline lost rows");
         all.rows += run.touched.rows;
         all.bytes += run.touched.bytes;
         all.wall_ns += run.wall_ns;

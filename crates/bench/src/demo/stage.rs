@@ -2,7 +2,7 @@
 
 use super::{
     expected::Expected,
-    table::{Asked, Table},
+    table::{ScanSpec, Table},
     updates::Updater,
 };
 use crate::{
@@ -39,17 +39,17 @@ pub(super) struct Checked {
 
 impl Stage<'_> {
     /// Measures while nobody writes, and holds what was read against what it must come to.
-    pub(super) fn measure(&mut self, workload: &str, asked: &[Asked], mode: Mode) -> Result<(Sample, ScanSummary)> {
-        let (sample, touched, summary) = self.table.measure(self.rows, asked, mode)?;
-        let expected = self.expected.of(self.rows, &self.history, asked)?;
+    pub(super) fn measure(&mut self, workload: &str, specs: &[ScanSpec], mode: Mode) -> Result<(Sample, ScanSummary)> {
+        let (sample, touched, summary) = self.table.measure(self.rows, specs, mode)?;
+        let expected = self.expected.of(self.rows, &self.history, specs)?;
         self.checked.sum(workload, mode, touched, expected);
         Ok((sample, summary))
     }
 
     /// Scans while nobody writes, and checks the contract row by row.
-    pub(super) fn verify(&mut self, workload: &str, asked: &[Asked], mode: Mode) -> Result<()> {
-        for asked in asked {
-            let (scan, seen) = self.table.observe(self.rows, asked, mode)?;
+    pub(super) fn verify(&mut self, workload: &str, specs: &[ScanSpec], mode: Mode) -> Result<()> {
+        for spec in specs {
+            let (scan, seen) = self.table.observe(self.rows, spec, mode)?;
             let outcome = check(self.rows, &self.history, &scan, seen);
             self.checked.contract(workload, mode, &outcome);
         }

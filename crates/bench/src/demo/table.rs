@@ -4,8 +4,8 @@ use crate::{
     limits::{Touched, touch, touch_lent},
     lineitem::{NarrowFile, Row, Rows, schema},
     measure::{Cpu, Split, elapsed_ns, now_ns},
-    meeting::Meeting,
     process::Process,
+    rendezvous::Rendezvous,
     report::{Chosen, Sample},
     verify::{Scan as Scanned, Seen, Shown},
 };
@@ -34,7 +34,7 @@ pub(super) struct Table {
 
 /// What a scan is asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct ScanSpec {
     /// Indexes in the generated table.
     pub(super) rows: Range<usize>,
     /// Only [`PROJECTED`].
@@ -54,15 +54,15 @@ pub(super) struct Page {
 
 impl Table {
     /// Creates the table at a server that was just started, waiting for it to listen.
-    pub(super) fn create(meeting: &Meeting, server: &mut Process) -> Result<Table> {
-        let mut client = connect(meeting, || server.alive())?;
+    pub(super) fn create(rendezvous: &Rendezvous, server: &mut Process) -> Result<Table> {
+        let mut client = connect(rendezvous, || server.alive())?;
         let table = client.create_table(TABLE, &schema()?)?;
         Ok(Table { client, table })
     }
 
     /// Opens the table.
-    pub(super) fn open(meeting: &Meeting) -> Result<Table> {
-        let mut client = connect(meeting, || Ok(()))?;
+    pub(super) fn open(rendezvous: &Rendezvous) -> Result<Table> {
+        let mut client = connect(rendezvous, || Ok(()))?;
         let table = client.table(TABLE)?;
         Ok(Table { client, table })
     }
@@ -124,16 +124,16 @@ impl Table {
     pub(super) fn measure(
         &mut self,
         rows: &dyn Rows,
-        asked: &[Asked],
+        specs: &[ScanSpec],
         mode: Mode,
     ) -> Result<(Sample, Touched, ScanSummary)> {
         let before = self.client.stats()?;
         let (start, cpu) = (now_ns(), Cpu::own());
         let mut touched = Touched::default();
         let mut all = ScanSummary::default();
-        for asked in asked {
-            let consume = if asked.projected { touch_projected } else { touch_whole };
-            let summary = self.scan(rows, asked, mode, |block| {
+        for spec in specs {
+            let consume = if spec.projected { touch_projected } else { touch_whole };
+            let summary = self.scan(rows, spec, mode, |block| {
                 touched.add(consume(&block)?);
                 Ok(())
             })?;
@@ -142,7 +142,7 @@ impl Table {
         let (wall_ns, client_cpu_ns) = (elapsed_ns(start), Cpu::own() - cpu);
         let after = self.client.stats()?;
         let sample = Sample {
-            scans: asked.len() as u32,
+            scans: specs.len() as u32,
             rows: touched.rows,
             bytes: touched.bytes,
             wall_ns,
@@ -156,12 +156,12 @@ impl Table {
     }
 
     /// Scans and keeps of every row what verification needs.
-    pub(super) fn observe(&mut self, rows: &dyn Rows, asked: &Asked, mode: Mode) -> Result<(Scanned, Vec<Seen>)> {
-        let mut seen = Vec::with_capacity(asked.rows.len());
+    pub(super) fn observe(&mut self, rows: &dyn Rows, spec: &ScanSpec, mode: Mode) -> Result<(Scanned, Vec<Seen>)> {
+        let mut seen = Vec::with_capacity(spec.rows.len());
         let mut broken = None;
         let start_ns = now_ns();
         let mut see = |row: &RowView<'_>| {
-            let row = match asked.projected {
+            let row = match spec.projected {
                 true => Ok(seen_projected(row)),
                 false => Row::of_view(row).map(|row| Seen::row(&row)),
             };
@@ -170,7 +170,7 @@ impl Table {
                 Err(error) => broken = Some(error),
             }
         };
-        self.scan(rows, asked, mode, |block| {
+        self.scan(rows, spec, mode, |block| {
             match &block {
                 Answer::Copied(block) => block.rows().for_each(|row| see(&row)),
                 // What is lent is looked at when it is known to be what was lent.
@@ -185,7 +185,7 @@ impl Table {
         let end_ns = now_ns();
         match broken {
             Some(error) => bail!("a scanned row is broken: {error}"),
-            None => Ok((Scanned { rows: asked.rows.clone(), start_ns, end_ns }, seen)),
+            None => Ok((Scanned { rows: spec.rows.clone(), start_ns, end_ns }, seen)),
         }
     }
 
@@ -193,8 +193,8 @@ impl Table {
     pub(super) fn pages(&mut self, rows: &dyn Rows, of: Range<usize>) -> Result<Vec<Page>> {
         let mut pages = Vec::new();
         let mut first = of.start;
-        let asked = Asked { rows: of.clone(), projected: false };
-        self.scan(rows, &asked, Mode::Delta, |block| {
+        let spec = ScanSpec { rows: of.clone(), projected: false };
+        self.scan(rows, &spec, Mode::Delta, |block| {
             let Answer::Copied(block) = block else { bail!("a scan by deltas was lent pages") };
             for page in block.pages() {
                 pages.push(Page { first, rows: page.rows, deltas: page.deltas });
@@ -209,16 +209,16 @@ impl Table {
     fn scan(
         &mut self,
         rows: &dyn Rows,
-        asked: &Asked,
+        spec: &ScanSpec,
         mode: Mode,
         mut each: impl FnMut(Block) -> Result<()>,
     ) -> Result<ScanSummary> {
         let bound = |index: usize| (index > 0 && index < rows.len()).then(|| rows.key_values(index));
-        let (from, to): (Option<[ValueRef<'_>; 2]>, _) = (bound(asked.rows.start), bound(asked.rows.end));
+        let (from, to): (Option<[ValueRef<'_>; 2]>, _) = (bound(spec.rows.start), bound(spec.rows.end));
         let options = ScanOptions {
             from: from.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice())),
             to: to.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice())),
-            columns: asked.projected.then_some(&PROJECTED),
+            columns: spec.projected.then_some(&PROJECTED),
             mode,
             ..ScanOptions::default()
         };
@@ -358,11 +358,11 @@ fn add(all: &mut ScanSummary, one: &ScanSummary) {
 }
 
 /// Waits for a server that was started a moment ago, as long as it is `alive`.
-fn connect(meeting: &Meeting, mut alive: impl FnMut() -> Result<()>) -> Result<Client> {
-    let address = meeting.address.to_string();
+fn connect(rendezvous: &Rendezvous, mut alive: impl FnMut() -> Result<()>) -> Result<Client> {
+    let address = rendezvous.address.to_string();
     let start = Instant::now();
     loop {
-        match overside::at(&address).network(&meeting.network).client(ClientOptions::default()) {
+        match overside::at(&address).network(&rendezvous.network).client(ClientOptions::default()) {
             Ok(client) => return Ok(client),
             Err(_) if start.elapsed() < PATIENCE => {
                 alive()?;

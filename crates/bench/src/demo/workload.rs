@@ -1,6 +1,6 @@
 //! The workloads, and how a round of each is asked for.
 
-use super::table::Asked;
+use super::table::ScanSpec;
 use crate::baseline::Request;
 use crate::lineitem::Rows;
 
@@ -30,7 +30,7 @@ impl Workload {
 
     /// The scans of one round, the same for every mode: about as many rows as make a round long enough to time, and of a
     /// large table no more: one part of it, each round another.
-    pub(super) fn round(self, rows: usize, round: usize) -> Vec<Asked> {
+    pub(super) fn round(self, rows: usize, round: usize) -> Vec<ScanSpec> {
         let parts = parts(rows);
         match self {
             Workload::Full | Workload::Projection => {
@@ -44,28 +44,28 @@ impl Workload {
     }
 
     /// The scans that verification looks at while rows change.
-    pub(super) fn watched(self, rows: usize, round: usize) -> Vec<Asked> {
-        let mut asked = self.round(rows, round);
-        asked.truncate(if self == Workload::Range { 5 } else { 1 });
-        asked
+    pub(super) fn watched(self, rows: usize, round: usize) -> Vec<ScanSpec> {
+        let mut specs = self.round(rows, round);
+        specs.truncate(if self == Workload::Range { 5 } else { 1 });
+        specs
     }
 
     /// The scans of pages at rest that verification looks at in the `mode`-th of `modes`. All modes see all of a small table;
     /// of a large one each sees its share, and together they see every row.
-    pub(super) fn verified(self, rows: usize, mode: usize, modes: usize) -> Vec<Asked> {
+    pub(super) fn verified(self, rows: usize, mode: usize, modes: usize) -> Vec<ScanSpec> {
         match self {
             Workload::Full | Workload::Projection if parts(rows) > 1 => vec![self.part(rows, mode, modes)],
             _ => self.watched(rows, mode),
         }
     }
 
-    fn part(self, rows: usize, part: usize, parts: usize) -> Asked {
+    fn part(self, rows: usize, part: usize, parts: usize) -> ScanSpec {
         let at = |part: usize| rows * part / parts;
-        Asked { rows: at(part)..at(part + 1), projected: self == Workload::Projection }
+        ScanSpec { rows: at(part)..at(part + 1), projected: self == Workload::Projection }
     }
 }
 
-impl Asked {
+impl ScanSpec {
     /// As many rows, asked of the baseline, which keeps the first `kept` rows.
     pub(super) fn request(&self, rows: &dyn Rows, kept: usize) -> Request {
         let mut request = Request { projected: self.projected, ..Request::full() };
@@ -92,13 +92,13 @@ pub(super) fn part_rows(rows: usize) -> usize {
 }
 
 /// 1 % of the rows from a place that `number` tells.
-fn range(rows: usize, number: usize) -> Asked {
+fn range(rows: usize, number: usize) -> ScanSpec {
     let length = (rows / 100).max(1);
     let mut z = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z ^= z >> 27;
     let start = ((u128::from(z.wrapping_mul(0x94D0_49BB_1331_11EB)) * (rows - length + 1) as u128) >> 64) as usize;
-    Asked { rows: start..start + length, projected: false }
+    ScanSpec { rows: start..start + length, projected: false }
 }
 
 const ROWS_A_ROUND: usize = 650_000;
@@ -112,9 +112,9 @@ mod tests {
 
     #[test]
     fn ranges_are_a_hundredth_each_within_the_table_and_all_over_it() {
-        let asked: Vec<Asked> = (0..20).flat_map(|round| Workload::Range.round(10_000, round)).collect();
-        assert!(asked.iter().all(|a| a.rows.len() == 100 && a.rows.end <= 10_000 && !a.projected));
-        let (low, high) = (asked.iter().map(|a| a.rows.start).min(), asked.iter().map(|a| a.rows.end).max());
+        let specs: Vec<ScanSpec> = (0..20).flat_map(|round| Workload::Range.round(10_000, round)).collect();
+        assert!(specs.iter().all(|a| a.rows.len() == 100 && a.rows.end <= 10_000 && !a.projected));
+        let (low, high) = (specs.iter().map(|a| a.rows.start).min(), specs.iter().map(|a| a.rows.end).max());
         assert!(low < Some(500) && high > Some(9_500), "{low:?} {high:?}");
         assert_ne!(Workload::Range.round(10_000, 0)[0].rows, Workload::Range.round(10_000, 1)[0].rows);
         assert_eq!(range(1, 5).rows, 0..1);
@@ -125,9 +125,9 @@ mod tests {
     fn a_large_table_is_scanned_a_part_a_round() {
         let rows = 6_001_215;
         for workload in [Workload::Full, Workload::Projection] {
-            let covered = |scans: Vec<Asked>| {
+            let covered = |scans: Vec<ScanSpec>| {
                 assert_eq!(
-                    scans.iter().fold(0, |at, asked| if asked.rows.start == at { asked.rows.end } else { at }),
+                    scans.iter().fold(0, |at, spec| if spec.rows.start == at { spec.rows.end } else { at }),
                     rows
                 );
             };
@@ -136,7 +136,7 @@ mod tests {
             assert!((0..20).all(|round| workload.round(rows, round)[0].rows.len() <= part_rows(rows)));
             assert_eq!(workload.verified(600_572, 3, 5)[0].rows, 0..600_572);
         }
-        let ranges: usize = Workload::Range.round(rows, 3).iter().map(|asked| asked.rows.len()).sum();
+        let ranges: usize = Workload::Range.round(rows, 3).iter().map(|spec| spec.rows.len()).sum();
         assert!(ranges <= ROWS_A_ROUND / 2, "{ranges}");
         assert!(part_rows(rows) <= ROWS_A_ROUND && part_rows(600_572) == 600_572);
     }
@@ -146,11 +146,11 @@ mod tests {
     fn what_the_baseline_lacks_is_asked_of_what_it_has() {
         let table = crate::lineitem::Lineitem::sample(0.0005);
         let rows = table.rows();
-        let asked = |rows| Asked { rows, projected: false };
+        let spec = |rows| ScanSpec { rows, projected: false };
         let of =
             |request: &Request| rows.find(request.keys.start).unwrap_or(0)..rows.find(request.keys.end).unwrap_or(1000);
         for (range, there) in [(0..1000, 0..1000), (10..30, 10..30), (1000..2000, 0..1000), (1500..1600, 599..699)] {
-            assert_eq!(of(&asked(range).request(rows, 1000)), there);
+            assert_eq!(of(&spec(range).request(rows, 1000)), there);
         }
     }
 
@@ -158,6 +158,6 @@ mod tests {
     fn a_round_of_a_small_table_is_several_scans() {
         assert_eq!(Workload::Full.round(600_572, 0).len(), 1);
         assert_eq!(Workload::Projection.round(6_005, 0).len(), 64);
-        assert!(Workload::Projection.round(10, 0).iter().all(|asked| asked.projected));
+        assert!(Workload::Projection.round(10, 0).iter().all(|spec| spec.projected));
     }
 }

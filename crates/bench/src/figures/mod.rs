@@ -35,7 +35,7 @@ mod text;
 mod transmit;
 mod verbs;
 
-pub use durability::{Batches, Ground, Ours, Values};
+pub use durability::{Batches, Ours, Testbed, Values};
 pub use figure::{Comparison, Figure, Point, PointSpread, Recorded};
 pub use regret::{PricesApart, prices_apart};
 pub use remote::receive;
@@ -48,8 +48,8 @@ pub use sockets::{
 };
 
 use crate::{
-    meeting::Meeting,
     progress::Progress,
+    rendezvous::Rendezvous,
     report::{self, Machine},
 };
 use anyhow::{Context, Result, ensure};
@@ -276,7 +276,7 @@ fn measure(name: &str, setting: &Setting<'_>) -> Result<Figure> {
 /// A process of a figure; `None` when `role` is not one of theirs.
 pub(crate) fn child(role: &str, arguments: &[OsString]) -> Option<Result<()>> {
     match role {
-        receiver::ROLE => Some(Meeting::told(arguments).and_then(receiver::serve)),
+        receiver::ROLE => Some(Rendezvous::from_arguments(arguments).and_then(receiver::serve)),
         messages::ROLE => Some(messages::answer(arguments)),
         sockets::ROLE => Some(sockets::program(arguments)),
         tables::ROLE => Some(tables::serve(arguments)),
@@ -314,7 +314,7 @@ impl Over {
         let rdma_device = rdma_device.map(str::to_owned);
         let over = Over { transport: transport.to_owned(), rdma_device, to: None };
         // Refused now rather than after the first process has started.
-        over.meeting()?.check()?;
+        over.rendezvous()?.check()?;
         Ok(over)
     }
 
@@ -323,7 +323,7 @@ impl Over {
         let host = remote::Host::new(address, network)?;
         let (transport, rdma_device) = (host.transport().name.to_owned(), network.rdma_device.clone());
         let over = Over { transport, rdma_device, to: Some(host) };
-        over.meeting()?.check()?;
+        over.rendezvous()?.check()?;
         over.to.iter().try_for_each(remote::Host::look)?;
         Ok(over)
     }
@@ -333,15 +333,15 @@ impl Over {
     }
 
     /// A place on this host that nobody else has.
-    fn meeting(&self) -> Result<Meeting> {
+    fn rendezvous(&self) -> Result<Rendezvous> {
         if let Some(host) = &self.to {
-            return host.meeting();
+            return host.rendezvous();
         }
         // Of the process: two providers opened by one program meet at different places.
         static GIVEN: AtomicU64 = AtomicU64::new(0);
         let number = GIVEN.fetch_add(1, Ordering::Relaxed);
         let name = format!("overside-figure-{}-{number}", std::process::id());
-        Ok(Meeting::here(&self.transport, self.rdma_device.as_deref(), &name)?)
+        Ok(Rendezvous::here(&self.transport, self.rdma_device.as_deref(), &name)?)
     }
 }
 

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     measure::{Cpu, now_ns},
-    meeting::Meeting,
     process::{child_socket, read_word, write_words},
+    rendezvous::Rendezvous,
 };
 use anyhow::{Context, Result, bail};
 use overside::{
@@ -125,9 +125,9 @@ impl Answer {
 }
 
 /// A process that receives: connects there whenever it is told to.
-pub(super) fn serve(meeting: Meeting) -> Result<()> {
+pub(super) fn serve(rendezvous: Rendezvous) -> Result<()> {
     let mut line = child_socket()?;
-    let mut receiver = Receiver::open(meeting)?;
+    let mut receiver = Receiver::open(rendezvous)?;
     loop {
         // The parent hangs up when it is done.
         let Some(command) = receiver.command(&mut line)? else { return Ok(()) };
@@ -146,7 +146,7 @@ pub(super) fn serve(meeting: Meeting) -> Result<()> {
 }
 
 struct Receiver {
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     endpoint: Endpoint,
     /// Of the connection, and its receives.
     connected: Option<(QueuePair, Receives)>,
@@ -171,10 +171,10 @@ enum Receives {
 }
 
 impl Receiver {
-    fn open(meeting: Meeting) -> Result<Receiver> {
+    fn open(rendezvous: Rendezvous) -> Result<Receiver> {
         // A small batch finds what was just moved in the nearest cache.
-        let endpoint = Endpoint::builder(meeting.provider()?).port(port_options()).batch(16).open()?;
-        Ok(Receiver { meeting, endpoint, connected: None, crowded: false, offered: None })
+        let endpoint = Endpoint::builder(rendezvous.provider()?).port(port_options()).batch(16).open()?;
+        Ok(Receiver { rendezvous, endpoint, connected: None, crowded: false, offered: None })
     }
 
     /// The next command; none when the parent has hung up. The port is polled meanwhile: where a provider does not
@@ -213,7 +213,7 @@ impl Receiver {
                 self.endpoint.deregister(&ring.memory())?;
             }
         }
-        let pair = self.endpoint.connect(self.meeting.address.name(), PATIENCE)?;
+        let pair = self.endpoint.connect(self.rendezvous.address.name(), PATIENCE)?;
         let count = receives(message_bytes, crowded);
         let repost = (count / if crowded { 4 } else { 8 }).clamp(1, 8);
         let options = RingOptions { queue_pair: Some(pair), bytes: message_bytes.max(64), count, repost, ..RING };

@@ -3,7 +3,7 @@
 //! goes over a channel between both hosts, which proves the key as every connection does.
 
 use super::{messages, receiver};
-use crate::{meeting::Meeting, process::Process};
+use crate::{process::Process, rendezvous::Rendezvous};
 use anyhow::{Context, Result, bail, ensure};
 use overside::{
     Address, Channel, Network, Transport, at, memory::Buffer, shape::Shape, transfer::Error, verbs::VerbsError,
@@ -40,11 +40,11 @@ impl Host {
     }
 
     /// A place on this host that the other one reaches, and that nobody else has.
-    pub(super) fn meeting(&self) -> Result<Meeting> {
+    pub(super) fn rendezvous(&self) -> Result<Rendezvous> {
         let ip = self.towards().with_context(|| format!("there is no way to {}", self.address))?;
         let port = TcpListener::bind((ip, 0))?.local_addr()?.port();
         let address = format!("{}:{}", self.transport().name, SocketAddr::new(ip, port));
-        Ok(Meeting { address: address.parse()?, network: self.network.clone() })
+        Ok(Rendezvous { address: address.parse()?, network: self.network.clone() })
     }
 
     /// The address of this host that a connection to the other one comes from.
@@ -98,11 +98,12 @@ pub(super) enum OtherEnd {
 impl OtherEnd {
     /// Starts it on this host, which is that of `network`.
     pub(super) fn start(&self, network: &Network) -> Result<(Process, UnixStream)> {
-        let meeting = |address: &Address| Meeting { address: address.clone(), network: network.clone() }.to_string();
+        let rendezvous =
+            |address: &Address| Rendezvous { address: address.clone(), network: network.clone() }.to_string();
         match self {
-            OtherEnd::Receiver(address) => Process::start("receiver", receiver::ROLE, &[&meeting(address)], None),
+            OtherEnd::Receiver(address) => Process::start("receiver", receiver::ROLE, &[&rendezvous(address)], None),
             OtherEnd::Answers(way, address) => {
-                Process::start("answering process", messages::ROLE, &["verbs", way.name(), &meeting(address)], None)
+                Process::start("answering process", messages::ROLE, &["verbs", way.name(), &rendezvous(address)], None)
             }
             OtherEnd::Tcp { address, secret } => {
                 Process::start("answering process", messages::ROLE, &["tcp", &address.to_string(), secret], None)

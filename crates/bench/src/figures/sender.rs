@@ -169,22 +169,22 @@ impl Sender {
     /// # Errors
     /// A process or a port could not be had.
     pub fn start(over: &Over, receivers: usize) -> Result<Sender> {
-        let meeting = over.meeting()?;
-        let provider = meeting.provider()?;
+        let rendezvous = over.rendezvous()?;
+        let provider = rendezvous.provider()?;
         let measuring = Progress::new();
-        if !prices::is_stored(&meeting.address, &meeting.network) {
+        if !prices::is_stored(&rendezvous.address, &rendezvous.network) {
             measuring.say(MEASURING);
         }
-        let profile = Prices::Measured(Effort::Full).of(&meeting.address, &meeting.network, &provider)?;
+        let profile = Prices::Measured(Effort::Full).of(&rendezvous.address, &rendezvous.network, &provider)?;
         drop(measuring);
         let endpoint = Endpoint::builder(provider).port(port_options()).open()?;
-        let listener = endpoint.listen(meeting.address.name())?;
-        let end = OtherEnd::Receiver(meeting.address.clone());
+        let listener = endpoint.listen(rendezvous.address.name())?;
+        let end = OtherEnd::Receiver(rendezvous.address.clone());
         let process = |_| -> Result<(UnixStream, Option<Process>)> {
             let (line, process) = match &over.to {
                 Some(host) => (host.start(&end)?, None),
                 None => {
-                    let (process, line) = end.start(&meeting.network)?;
+                    let (process, line) = end.start(&rendezvous.network)?;
                     (line, Some(process))
                 }
             };

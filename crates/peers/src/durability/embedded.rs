@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bf_tree::{BfTree, Config, LeafInsertResult, WalConfig};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use overside_bench::figures::{Batches, Ground, Values};
+use overside_bench::figures::{Batches, Testbed, Values};
 use overside_bench::measure::{Cpu, elapsed_ns, now_ns};
 
 use super::Contender;
@@ -40,15 +40,15 @@ pub struct Bf(BfTree);
 impl<S: Store> Embedded<S> {
     /// With all rows in it.
     fn filled(store: S) -> Result<Embedded<S>> {
-        let clients: Vec<Values> = (0..Ground::CLIENTS).map(Values::new).collect();
+        let clients: Vec<Values> = (0..Testbed::CLIENTS).map(Values::new).collect();
         // Where a row waits for the log, others of its batch do not go on: many threads wait at once.
-        let keys: Vec<u64> = (0..Ground::ROWS).collect();
+        let keys: Vec<u64> = (0..Testbed::ROWS).collect();
         let mut values = Values::new(u64::MAX);
         let rows: Vec<(u64, Vec<u8>)> = keys.into_iter().map(|key| (key, values.row().1.to_vec())).collect();
         let each = rows.len().div_ceil(FILLERS).max(1);
         thread::scope(|scope| {
             let fill =
-                |part: &[(u64, Vec<u8>)]| part.chunks(Ground::BATCH_ROWS as usize).try_for_each(|b| store.put(b));
+                |part: &[(u64, Vec<u8>)]| part.chunks(Testbed::BATCH_ROWS as usize).try_for_each(|b| store.put(b));
             let parts: Vec<_> = rows.chunks(each).map(|part| scope.spawn(move || fill(part))).collect();
             parts.into_iter().try_for_each(|part| part.join().expect("a thread that fills panicked"))
         })?;
@@ -57,7 +57,7 @@ impl<S: Store> Embedded<S> {
 }
 
 impl<S: Store> Contender for Embedded<S> {
-    fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
+    fn batches(&mut self, _: &mut Testbed, ns: u64) -> Result<Batches> {
         let (start, cpu, store) = (now_ns(), Cpu::own(), &self.store);
         let put = |values: &mut Values| -> Result<u64> {
             let mut rows = 0;
@@ -66,9 +66,9 @@ impl<S: Store> Contender for Embedded<S> {
                     let (key, value) = values.row();
                     (key, value.to_vec())
                 };
-                let batch: Vec<_> = (0..Ground::BATCH_ROWS).map(|_| row(values)).collect();
+                let batch: Vec<_> = (0..Testbed::BATCH_ROWS).map(|_| row(values)).collect();
                 store.put(&batch)?;
-                rows += Ground::BATCH_ROWS;
+                rows += Testbed::BATCH_ROWS;
             }
             Ok(rows)
         };
@@ -82,8 +82,8 @@ impl<S: Store> Contender for Embedded<S> {
 
 impl Fjall {
     /// One that keeps batches in this way, with all rows.
-    pub fn start(ground: &Ground, name: &str, mode: PersistMode) -> Result<Embedded<Fjall>> {
-        let database = Database::builder(ground.folder().join(name)).open()?;
+    pub fn start(testbed: &Testbed, name: &str, mode: PersistMode) -> Result<Embedded<Fjall>> {
+        let database = Database::builder(testbed.folder().join(name)).open()?;
         let rows = database.keyspace("rows", KeyspaceCreateOptions::default)?;
         Embedded::filled(Fjall { database, rows, mode })
     }
@@ -101,8 +101,8 @@ impl Store for Fjall {
 
 impl Bf {
     /// One with all rows.
-    pub fn start(ground: &Ground) -> Result<Embedded<Bf>> {
-        let folder = ground.folder().join("bf-tree");
+    pub fn start(testbed: &Testbed) -> Result<Embedded<Bf>> {
+        let folder = testbed.folder().join("bf-tree");
         fs::create_dir(&folder)?;
         let mut log = WalConfig::new(folder.join("log"));
         // It writes a whole segment each time, of 1 GiB unless told, and each millisecond unless told.
@@ -140,25 +140,25 @@ mod tests {
     use super::*;
     use bf_tree::LeafReadResult;
 
-    fn all_rows_are_there<S: Store>(mut side: Embedded<S>, ground: &mut Ground, get: impl Fn(&S, u64) -> usize) {
-        let done = side.batches(ground, 20_000_000).unwrap();
-        assert!(done.rows >= Ground::BATCH_ROWS && done.rows.is_multiple_of(Ground::BATCH_ROWS));
-        for key in [0, 1, Ground::ROWS / 2, Ground::ROWS - 1] {
-            assert_eq!(get(&side.store, key), Ground::VALUE_BYTES, "row {key}");
+    fn all_rows_are_there<S: Store>(mut side: Embedded<S>, testbed: &mut Testbed, get: impl Fn(&S, u64) -> usize) {
+        let done = side.batches(testbed, 20_000_000).unwrap();
+        assert!(done.rows >= Testbed::BATCH_ROWS && done.rows.is_multiple_of(Testbed::BATCH_ROWS));
+        for key in [0, 1, Testbed::ROWS / 2, Testbed::ROWS - 1] {
+            assert_eq!(get(&side.store, key), Testbed::VALUE_BYTES, "row {key}");
         }
     }
 
     #[test]
     fn stores_in_process_have_the_same_rows() {
-        let mut ground = Ground::new(None).unwrap();
-        let fjall = Fjall::start(&ground, "fjall", PersistMode::Buffer).unwrap();
+        let mut testbed = Testbed::new(None).unwrap();
+        let fjall = Fjall::start(&testbed, "fjall", PersistMode::Buffer).unwrap();
         let length = |store: &Fjall, key: u64| store.rows.get(key.to_be_bytes()).unwrap().map_or(0, |v| v.len());
-        all_rows_are_there(fjall, &mut ground, length);
-        let bf = Bf::start(&ground).unwrap();
+        all_rows_are_there(fjall, &mut testbed, length);
+        let bf = Bf::start(&testbed).unwrap();
         let length = |store: &Bf, key: u64| match store.0.read(&key.to_be_bytes(), &mut [0; 1024]) {
             LeafReadResult::Found(bytes) => bytes as usize,
             _ => 0,
         };
-        all_rows_are_there(bf, &mut ground, length);
+        all_rows_are_there(bf, &mut testbed, length);
     }
 }

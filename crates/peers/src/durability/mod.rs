@@ -8,7 +8,7 @@ mod redis;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use overside_bench::figures::{Batches, Ground, Ours};
+use overside_bench::figures::{Batches, Ours, Testbed};
 use overside_bench::measure::{Bar, Ratio, Spread, alternate};
 use overside_bench::overside::table::wire::Durability;
 use serde::Serialize;
@@ -33,11 +33,11 @@ pub struct DurabilityMeasure {
 /// A store with its clients: eight, each with a batch of rows under way.
 trait Contender {
     /// Puts for so long.
-    fn batches(&mut self, ground: &mut Ground, ns: u64) -> Result<Batches>;
+    fn batches(&mut self, testbed: &mut Testbed, ns: u64) -> Result<Batches>;
 }
 
 impl Contender for Ours {
-    fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
+    fn batches(&mut self, _: &mut Testbed, ns: u64) -> Result<Batches> {
         Ours::batches(self, ns)
     }
 }
@@ -66,13 +66,13 @@ struct SideReport {
 /// Measures and reports.
 pub fn main(asked: &DurabilityMeasure) -> Result<()> {
     let Measure { quick, rounds, .. } = asked.measure;
-    let mut ground = Ground::new(asked.dir.as_deref())?;
-    let (mut sides, skipped) = start(&mut ground)?;
+    let mut testbed = Testbed::new(asked.dir.as_deref())?;
+    let (mut sides, skipped) = start(&mut testbed)?;
     let (rounds, ns) = (rounds.unwrap_or(if quick { 5 } else { 9 }), if quick { 500_000_000 } else { 2_000_000_000 });
     let samples = alternate(sides.len(), rounds, |at, round| {
         let (name, side) = &mut sides[at];
         eprintln!("round {}: {name}", round + 1);
-        side.batches(&mut ground, ns)
+        side.batches(&mut testbed, ns)
     })?;
     let names: Vec<&'static str> = sides.iter().map(|(name, _)| *name).collect();
     let report = Report::of(&names, &samples, skipped);
@@ -82,25 +82,25 @@ pub fn main(asked: &DurabilityMeasure) -> Result<()> {
 type Named = (&'static str, Box<dyn Contender>);
 
 /// Those that are installed, and what is skipped and why.
-fn start(ground: &mut Ground) -> Result<(Vec<Named>, Vec<String>)> {
+fn start(testbed: &mut Testbed) -> Result<(Vec<Named>, Vec<String>)> {
     let mut sides: Vec<Named> = vec![
-        (SYNC, Box::new(Ours::start(ground, Durability::Sync)?)),
-        (GROUP, Box::new(Ours::start(ground, Durability::Group)?)),
+        (SYNC, Box::new(Ours::start(testbed, Durability::Sync)?)),
+        (GROUP, Box::new(Ours::start(testbed, Durability::Group)?)),
     ];
     let mut skipped = Vec::new();
     for (name, fsync) in [(ALWAYS, "always"), (EVERYSEC, "everysec")] {
-        match Redis::start(ground, fsync)? {
+        match Redis::start(testbed, fsync)? {
             Some(redis) => sides.push((name, Box::new(redis))),
             None => skipped.push(format!("{name}: redis-server is not installed (Debian's package redis-server)")),
         }
     }
-    match PostgreSql::start(ground)? {
+    match PostgreSql::start(testbed)? {
         Ok(postgresql) => sides.push((POSTGRESQL, Box::new(postgresql))),
         Err(why) => skipped.push(format!("{POSTGRESQL}: {why}")),
     }
-    sides.push((FJALL_SYNC, Box::new(Fjall::start(ground, "fjall-sync", PersistMode::SyncData)?)));
-    sides.push((FJALL_BUFFER, Box::new(Fjall::start(ground, "fjall-buffer", PersistMode::Buffer)?)));
-    sides.push((BF_TREE, Box::new(Bf::start(ground)?)));
+    sides.push((FJALL_SYNC, Box::new(Fjall::start(testbed, "fjall-sync", PersistMode::SyncData)?)));
+    sides.push((FJALL_BUFFER, Box::new(Fjall::start(testbed, "fjall-buffer", PersistMode::Buffer)?)));
+    sides.push((BF_TREE, Box::new(Bf::start(testbed)?)));
     skipped.iter().for_each(|why| eprintln!("skipped: {why}"));
     Ok((sides, skipped))
 }
@@ -121,8 +121,8 @@ impl Report {
         };
         let sides: Vec<SideReport> = names.iter().zip(samples).map(side).collect();
         let bars = bars(&sides);
-        let (clients, batch_rows) = (Ground::CLIENTS, Ground::BATCH_ROWS);
-        Report { clients, batch_rows, value_bytes: Ground::VALUE_BYTES, sides, skipped, bars }
+        let (clients, batch_rows) = (Testbed::CLIENTS, Testbed::BATCH_ROWS);
+        Report { clients, batch_rows, value_bytes: Testbed::VALUE_BYTES, sides, skipped, bars }
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::chown;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use overside_bench::figures::{Batches, Ground, Order, account, free_port, postgresql, tree_ns};
+use overside_bench::figures::{Batches, Order, Testbed, account, free_port, postgresql, tree_ns};
 
 use super::Contender;
 
@@ -19,14 +19,14 @@ pub struct PostgreSql {
 
 impl PostgreSql {
     /// A server with all rows, or why there is none.
-    pub fn start(ground: &mut Ground) -> Result<Result<PostgreSql, &'static str>> {
+    pub fn start(testbed: &mut Testbed) -> Result<Result<PostgreSql, &'static str>> {
         let Some(programs) = postgresql() else { return Ok(Err("not installed (Debian's package postgresql-15)")) };
         let user = match (rustix::process::geteuid().is_root(), account("postgres")) {
             (false, _) => None,
             (true, Some(user)) => Some(user),
             (true, None) => return Ok(Err("it refuses to run as root, and there is no user postgres")),
         };
-        let folder = ground.folder().join("postgresql");
+        let folder = testbed.folder().join("postgresql");
         fs::create_dir(&folder)?;
         if let Some((user, group)) = user {
             chown(&folder, Some(user), Some(group))?;
@@ -37,7 +37,7 @@ impl PostgreSql {
         fs::write(&script, upsert())?;
         let place = ["-h", &host, "-p", &port, "-U", "postgres"].map(str::to_owned).to_vec();
         let made = PostgreSql { programs, user, place, script };
-        let keeper = ground.keeper();
+        let keeper = testbed.keeper();
         keeper.must(&made.order("initdb", &["-D", &data, "-A", "trust", "-U", "postgres", "--no-sync"]))?;
         let mut server =
             made.order("postgres", &["-D", &data, "-p", &port, "-k", &host, "-h", "", "-c", "logging_collector=off"]);
@@ -47,8 +47,8 @@ impl PostgreSql {
         let table = format!(
             "CREATE TABLE rows (key bigint PRIMARY KEY, value bytea NOT NULL); INSERT INTO rows SELECT key, '{}' FROM \
              generate_series(0, {}) key",
-            "v".repeat(Ground::VALUE_BYTES),
-            Ground::ROWS - 1
+            "v".repeat(Testbed::VALUE_BYTES),
+            Testbed::ROWS - 1
         );
         keeper.must(&made.client("psql", &["-q", "-v", "ON_ERROR_STOP=1", "-c", &table]))?;
         Ok(Ok(made))
@@ -68,30 +68,30 @@ impl PostgreSql {
 }
 
 impl Contender for PostgreSql {
-    fn batches(&mut self, ground: &mut Ground, ns: u64) -> Result<Batches> {
-        let (clients, script) = (Ground::CLIENTS.to_string(), self.script.display().to_string());
+    fn batches(&mut self, testbed: &mut Testbed, ns: u64) -> Result<Batches> {
+        let (clients, script) = (Testbed::CLIENTS.to_string(), self.script.display().to_string());
         let seconds = ns.div_ceil(1_000_000_000).to_string();
         let words = ["-n", "-M", "prepared", "-c", &clients, "-j", "2", "-T", &seconds, "-f", &script];
         let order = self.client("pgbench", &words);
-        let keeper = ground.keeper();
+        let keeper = testbed.keeper();
         // The keeper is the parent of server and clients; others that it keeps do nothing meanwhile.
         let before = tree_ns(keeper.process());
         let ended = keeper.must(&order)?;
         let cpu_ns = tree_ns(keeper.process()).saturating_sub(before);
         let (done, per_s) = processed(&ended.said).with_context(|| format!("pgbench said {:?}", ended.said))?;
-        Ok(Batches { rows: done * Ground::BATCH_ROWS, wall_ns: (done as f64 * 1e9 / per_s) as u64, cpu_ns })
+        Ok(Batches { rows: done * Testbed::BATCH_ROWS, wall_ns: (done as f64 * 1e9 / per_s) as u64, cpu_ns })
     }
 }
 
 /// A statement of a batch's rows. Each has keys of its own, ascending, so that no two statements
 /// wait for each other's rows in turn.
 fn upsert() -> String {
-    let each = Ground::ROWS / Ground::BATCH_ROWS;
+    let each = Testbed::ROWS / Testbed::BATCH_ROWS;
     let (mut script, mut rows) = (String::new(), Vec::new());
-    for at in 0..Ground::BATCH_ROWS {
+    for at in 0..Testbed::BATCH_ROWS {
         // Writing to a string does not fail.
         let _ = writeln!(script, "\\set k{at} random({}, {})", at * each, (at + 1) * each - 1);
-        rows.push(format!("(:k{at}, '{}')", "w".repeat(Ground::VALUE_BYTES)));
+        rows.push(format!("(:k{at}, '{}')", "w".repeat(Testbed::VALUE_BYTES)));
     }
     script
         + "INSERT INTO rows VALUES "
@@ -125,8 +125,8 @@ mod tests {
     fn no_two_rows_of_a_statement_have_a_key() {
         let script = upsert();
         assert!(
-            script.contains("\\set k0 random(0, ") && script.matches("\\set ").count() as u64 == Ground::BATCH_ROWS
+            script.contains("\\set k0 random(0, ") && script.matches("\\set ").count() as u64 == Testbed::BATCH_ROWS
         );
-        assert_eq!(script.matches("(:k").count() as u64, Ground::BATCH_ROWS);
+        assert_eq!(script.matches("(:k").count() as u64, Testbed::BATCH_ROWS);
     }
 }

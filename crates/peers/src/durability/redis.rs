@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use overside_bench::figures::{Batches, Ground, Order, Values, found};
+use overside_bench::figures::{Batches, Order, Testbed, Values, found};
 use overside_bench::measure::{Cpu, elapsed_ns, now_ns};
 
 use super::Contender;
@@ -24,9 +24,9 @@ struct Connection {
 
 impl Redis {
     /// A server with all rows; none where it is not installed.
-    pub fn start(ground: &mut Ground, fsync: &str) -> Result<Option<Redis>> {
+    pub fn start(testbed: &mut Testbed, fsync: &str) -> Result<Option<Redis>> {
         let Some(program) = found("redis-server") else { return Ok(None) };
-        let folder = ground.folder().join(format!("redis-{fsync}"));
+        let folder = testbed.folder().join(format!("redis-{fsync}"));
         fs::create_dir(&folder)?;
         let (place, socket) = (folder.display().to_string(), folder.join("socket"));
         let at = socket.display().to_string();
@@ -35,20 +35,20 @@ impl Redis {
         let more = ["--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0"];
         let arguments = words.into_iter().chain(more).map(str::to_owned).collect();
         let stays = Some((folder.join("log"), TERMINATE));
-        let server = ground.keeper().serve(&Order { program, arguments, stays, ..Order::default() })?;
+        let server = testbed.keeper().serve(&Order { program, arguments, stays, ..Order::default() })?;
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(&socket).is_err() {
             ensure!(Instant::now() < deadline, "redis-server does not listen at {at}");
             thread::sleep(Duration::from_millis(20));
         }
         let mut clients = Vec::new();
-        for seed in 0..Ground::CLIENTS {
+        for seed in 0..Testbed::CLIENTS {
             let stream = UnixStream::connect(&socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             clients.push(Connection { stream, values: Values::new(seed) });
         }
-        let filling: Vec<u64> = (0..Ground::ROWS).collect();
-        for keys in filling.chunks(Ground::BATCH_ROWS as usize) {
+        let filling: Vec<u64> = (0..Testbed::ROWS).collect();
+        for keys in filling.chunks(Testbed::BATCH_ROWS as usize) {
             clients[0].put(keys.iter().copied())?;
         }
         Ok(Some(Redis { server, clients }))
@@ -56,7 +56,7 @@ impl Redis {
 }
 
 impl Contender for Redis {
-    fn batches(&mut self, _: &mut Ground, ns: u64) -> Result<Batches> {
+    fn batches(&mut self, _: &mut Testbed, ns: u64) -> Result<Batches> {
         let (start, client, server) = (now_ns(), Cpu::own(), Cpu::of(self.server)?);
         let parts = thread::scope(|scope| {
             let running: Vec<_> =
@@ -72,7 +72,7 @@ impl Connection {
     fn until(&mut self, start: u64, ns: u64) -> Result<u64> {
         let mut rows = 0;
         while elapsed_ns(start) < ns {
-            let keys: Vec<u64> = (0..Ground::BATCH_ROWS).map(|_| self.values.row().0).collect();
+            let keys: Vec<u64> = (0..Testbed::BATCH_ROWS).map(|_| self.values.row().0).collect();
             rows += self.put(keys.into_iter())?;
         }
         Ok(rows)

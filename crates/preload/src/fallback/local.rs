@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{Asked, Rim, act, go_out, look, push_all, resend, switch_out};
+use super::{PeerAnswer, Rim, act, go_out, look, push_all, resend, switch_out};
 use crate::connection::{Inner, LockHeld};
 use crate::diagnosis::Reason;
 use crate::fault::{self, Fault};
@@ -53,8 +53,8 @@ impl Rim for Local {
         held.rest() > 0 || resend::due(held, shared) > 0
     }
 
-    fn ask(&self, _: &mut LockHeld<'_>, _: c_int, _: &SharedMemory) -> Asked {
-        Asked::Never
+    fn ask(&self, _: &mut LockHeld<'_>, _: c_int, _: &SharedMemory) -> PeerAnswer {
+        PeerAnswer::Never
     }
 
     fn is_settled(&self, _: &mut LockHeld<'_>, _: c_int, _: &SharedMemory) -> bool {

@@ -151,7 +151,7 @@ pub(crate) trait Rim: Sync {
     fn is_peer_needed(&self, held: &Inner, shared: &SharedMemory) -> bool;
 
     /// Before this end leaves: whether the peer is to say first how far it has read.
-    fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Asked;
+    fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> PeerAnswer;
 
     /// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken
     /// for bytes before.
@@ -172,7 +172,7 @@ pub(crate) trait Rim: Sync {
 
 /// What came of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum PeerAnswer {
     /// There is nothing to ask, ever.
     Never,
     /// It has answered, or is not there.
@@ -268,10 +268,10 @@ pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &SharedMemory) -
 }
 
 /// Before this end leaves: whether the peer is to say first how far it has read.
-pub(crate) fn ask(held: &mut LockHeld<'_>, fd: c_int) -> Asked {
+pub(crate) fn ask(held: &mut LockHeld<'_>, fd: c_int) -> PeerAnswer {
     match held.ring() {
         Some(shared) => rim(&shared).ask(held, fd, &shared),
-        None => Asked::Never,
+        None => PeerAnswer::Never,
     }
 }
 

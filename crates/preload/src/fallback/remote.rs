@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{Asked, Rim, act, break_connection, go_out, notify, push, restore, switch_in, switch_out};
+use super::{PeerAnswer, Rim, act, break_connection, go_out, notify, push, restore, switch_in, switch_out};
 use crate::connection::{Inner, LockHeld};
 use crate::diagnosis::Reason;
 use crate::layout::{SWITCHED, SharedMemory};
@@ -52,20 +52,20 @@ impl Rim for Remote {
     }
 
     /// It is told that this end leaves, and stops where it is at its next call.
-    fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Asked {
+    fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> PeerAnswer {
         if !held.outgoing.has_begun() || held.outgoing.has_left() || kernel::is_over(fd) {
-            return Asked::Answered;
+            return PeerAnswer::Answered;
         }
         let end = held.end;
         let all_taken = held.out.taken(shared, end).map_or(true, |taken| taken.switched || taken.tail == held.out.head);
         if all_taken || shared.has_failed() {
-            return Asked::Answered;
+            return PeerAnswer::Answered;
         }
         if !held.incoming.has_left() {
             switch_in(held, shared);
             notify(held, fd, shared, wake::DATA | wake::ROOM);
         }
-        Asked::Waits
+        PeerAnswer::Waits
     }
 
     fn is_settled(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {

@@ -35,7 +35,7 @@ unsafe impl Sync for Guarded {}
 impl Guarded {
     pub(super) const fn new() -> Guarded {
         Guarded(UnsafeCell::new(State {
-            asked: None,
+            config: None,
             client: None,
             open: Vec::new(),
             gathered: Vec::new(),
@@ -56,7 +56,7 @@ impl Guarded {
 }
 
 pub(crate) struct State {
-    asked: Option<Asked>,
+    config: Option<VolumeConfig>,
     client: Option<Files>,
     /// By what descriptors say, less one.
     open: Vec<Option<Open>>,
@@ -72,7 +72,7 @@ pub(crate) struct State {
 }
 
 /// What the environment says.
-struct Asked {
+struct VolumeConfig {
     preset: Preset,
     /// The folder below which files are made on the volume, without links.
     prefix: Vec<u8>,
@@ -111,10 +111,10 @@ impl State {
             let value = libc::getenv(VARIABLE.as_ptr());
             if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
         };
-        let asked = Some(Asked::parse(value?.to_bytes())?);
+        let config = Some(VolumeConfig::parse(value?.to_bytes())?);
         let (open, gathered) = (Vec::new(), Vec::new());
         let (torn, told_refused) = (false, false);
-        Some(State { asked, client: None, open, gathered, torn, appends: None, reconnects: 0, told_refused })
+        Some(State { config, client: None, open, gathered, torn, appends: None, reconnects: 0, told_refused })
     }
 
     /// The session; there is one from the first call on. While the node is away the caller waits.
@@ -136,16 +136,16 @@ impl State {
     }
 
     fn connect(&self) -> Result<Files, c_int> {
-        let asked = self.asked.as_ref().ok_or(libc::EIO)?;
-        let provider = asked.over.provider()?;
-        let key = key(asked.access_key.as_deref())?;
+        let config = self.config.as_ref().ok_or(libc::EIO)?;
+        let provider = config.over.provider()?;
+        let key = key(config.access_key.as_deref())?;
         let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
         loop {
-            let options = LinkOptions { group: asked.group, process, receives: RECEIVES, ..LinkOptions::default() };
+            let options = LinkOptions { group: config.group, process, receives: RECEIVES, ..LinkOptions::default() };
             // What a device's node reads from here by itself is asked for by messages that the heap holds; a copy needs none.
-            let registration = options.registration.filter(|_| asked.over == Over::Memory);
+            let registration = options.registration.filter(|_| config.over == Over::Memory);
             let options = LinkOptions { registration, key: key.clone(), ..options };
-            match Files::attach(provider.clone(), &asked.node, &asked.volume, options) {
+            match Files::attach(provider.clone(), &config.node, &config.volume, options) {
                 Ok(client) => return Ok(client),
                 Err(LinkError::Verbs(VerbsError::Key(_))) => {
                     tell("attach", REFUSED);
@@ -431,19 +431,19 @@ impl State {
 
     /// Whether a file of this name in this folder is made on the volume.
     fn is_made_here(&self, folder: BorrowedFd<'_>, name: &[u8]) -> bool {
-        let Some(asked) = &self.asked else { return false };
+        let Some(config) = &self.config else { return false };
         let link = super::proc_path(folder.as_raw_fd());
         let Ok(folder) = rustix::fs::readlink(link.as_str(), Vec::new()) else { return false };
         let below =
-            folder.to_bytes().strip_prefix(&asked.prefix[..]).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
-        below.is_some_and(|below| asked.preset.matches(&[below, b"/", name].concat()))
+            folder.to_bytes().strip_prefix(&config.prefix[..]).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
+        below.is_some_and(|below| config.preset.matches(&[below, b"/", name].concat()))
     }
 }
 
-impl Asked {
+impl VolumeConfig {
     /// Lines: preset, the transport of the node's address, the rest of that, volume, group, device,
     /// the key's file, that of the volume's key, folder.
-    fn parse(value: &[u8]) -> Option<Asked> {
+    fn parse(value: &[u8]) -> Option<VolumeConfig> {
         let mut lines = value.split(|byte| *byte == b'\n');
         let mut text = || std::str::from_utf8(lines.next()?).ok();
         let preset = Preset::parse(text()?)?;
@@ -465,7 +465,7 @@ impl Asked {
         while prefix.last() == Some(&b'/') {
             prefix.pop();
         }
-        Some(Asked { preset, prefix, over, access_key, node, volume, group })
+        Some(VolumeConfig { preset, prefix, over, access_key, node, volume, group })
     }
 }
 
@@ -742,13 +742,13 @@ mod tests {
 
     #[test]
     fn what_the_environment_says_is_taken_or_refused() {
-        let asked = Asked::parse(b"sqlite\nshm\nvault\ndb\n1f\n\n\n/v\n/srv/a\nb//").unwrap();
-        assert_eq!((asked.preset, asked.group, &asked.prefix[..]), (Preset::Sqlite, 31, &b"/srv/a\nb"[..]));
-        assert_eq!((asked.over, &*asked.node), (Over::Memory, "vault"));
-        assert_eq!(asked.access_key, Some(PathBuf::from("/v")));
-        let asked = Asked::parse(b"sqlite\nrdma\n10.0.0.1:7\ndb\n1\nrxe0\n/k\n\n/").unwrap();
+        let config = VolumeConfig::parse(b"sqlite\nshm\nvault\ndb\n1f\n\n\n/v\n/srv/a\nb//").unwrap();
+        assert_eq!((config.preset, config.group, &config.prefix[..]), (Preset::Sqlite, 31, &b"/srv/a\nb"[..]));
+        assert_eq!((config.over, &*config.node), (Over::Memory, "vault"));
+        assert_eq!(config.access_key, Some(PathBuf::from("/v")));
+        let config = VolumeConfig::parse(b"sqlite\nrdma\n10.0.0.1:7\ndb\n1\nrxe0\n/k\n\n/").unwrap();
         let (device, key_file) = (Some("rxe0".to_owned()), Some(PathBuf::from("/k")));
-        assert_eq!((asked.over, &*asked.node), (Over::Device { device, key_file }, "10.0.0.1:7"));
+        assert_eq!((config.over, &*config.node), (Over::Device { device, key_file }, "10.0.0.1:7"));
         for wrong in [
             &b""[..],
             b"sqlite",
@@ -758,7 +758,7 @@ mod tests {
             b"sqlite\nshm\nvault\ndb\n1\n\n/k\n\n/",
             b"sqlite\ntcp\n10.0.0.1:7\ndb\n1\n\n/k\n\n/",
         ] {
-            assert!(Asked::parse(wrong).is_none());
+            assert!(VolumeConfig::parse(wrong).is_none());
         }
     }
 

@@ -59,14 +59,14 @@ pub(crate) fn means() -> Result<&'static Means, &'static str> {
 }
 
 fn open() -> Result<Means, String> {
-    let asked = ASKED.load(Ordering::Acquire);
-    if asked.is_null() {
+    let config = ASKED.load(Ordering::Acquire);
+    if config.is_null() {
         return Err("OVERSIDE_RDMA is not set".to_owned());
     }
     // SAFETY: [preload-real] the copy that `find` made.
-    let asked = parsed(unsafe { CStr::from_ptr(asked) }.to_bytes())?;
-    let key = Key::from_file(Path::new(OsStr::from_bytes(asked.key_file))).map_err(|e| e.to_string())?;
-    let device = std::str::from_utf8(asked.device).map_err(|_| FORM.to_owned())?;
+    let config = parsed(unsafe { CStr::from_ptr(config) }.to_bytes())?;
+    let key = Key::from_file(Path::new(OsStr::from_bytes(config.key_file))).map_err(|e| e.to_string())?;
+    let device = std::str::from_utf8(config.device).map_err(|_| FORM.to_owned())?;
     let mut nic = Nic::open(device).map_err(|e| e.to_string())?;
     // Numbers that the program expects are to stay free.
     // SAFETY: [ibv-object] it duplicates what it is given, in that order.
@@ -76,16 +76,16 @@ fn open() -> Result<Means, String> {
 
 /// The variable's parts.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked<'a> {
+struct DeviceConfig<'a> {
     device: &'a [u8],
     key_file: &'a [u8],
 }
 
-fn parsed(text: &[u8]) -> Result<Asked<'_>, String> {
+fn parsed(text: &[u8]) -> Result<DeviceConfig<'_>, String> {
     let comma = text.iter().position(|byte| *byte == b',');
     let (device, rest) = text.split_at(comma.unwrap_or(text.len()));
     match rest.strip_prefix(b",key-file=") {
-        Some(key_file) if !device.is_empty() && !key_file.is_empty() => Ok(Asked { device, key_file }),
+        Some(key_file) if !device.is_empty() && !key_file.is_empty() => Ok(DeviceConfig { device, key_file }),
         _ => Err(FORM.to_owned()),
     }
 }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_device_and_a_key_are_named() {
-        assert_eq!(parsed(b"rxe0,key-file=/k"), Ok(Asked { device: b"rxe0", key_file: b"/k" }));
+        assert_eq!(parsed(b"rxe0,key-file=/k"), Ok(DeviceConfig { device: b"rxe0", key_file: b"/k" }));
         for bad in ["rxe0", "", ",key-file=/k", "rxe0,key-file=", "rxe0,port=7", "rxe0,"] {
             assert!(parsed(bad.as_bytes()).unwrap_err().contains("key-file=FILE"), "{bad}");
         }

@@ -250,8 +250,8 @@ impl Server {
         for listener in listeners {
             open.push((Listening::open(listener.provider.clone(), NOWHERE)?, listener));
         }
-        let places = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
-        let registrar = Arc::new(Registrar::new(places, options.memory_max, options.one_sided));
+        let domains = open.iter().map(|(at, _)| (at.provider().clone(), at.domain().clone())).collect();
+        let registrar = Arc::new(Registrar::new(domains, options.memory_max, options.one_sided));
         let memory = MemoryLimit { bytes_max: options.memory_max, segment_bytes: options.segment_bytes };
         let chain_max = options.chain_max;
         let new_store = |journal| {
@@ -312,13 +312,13 @@ impl Recovered {
     fn prepared(self) -> Result<Prepared, StartError> {
         let Recovered { open, store, threads, recovery, options } = self;
         let mut served = Vec::new();
-        for (ground, (mut at, ListenerConfig { provider, names, profile })) in open.into_iter().enumerate() {
+        for (domain, (mut at, ListenerConfig { provider, names, profile })) in open.into_iter().enumerate() {
             let capabilities = provider.capabilities();
             let (sge_max, lends, meter) = (capabilities.sge_max, capabilities.lends, Meter::default());
             let planner = Planner::new(capabilities, profile.unwrap_or_else(|| provider.profile()));
             let prices = Prices { planner, sge_max, lends, meter };
             at.listen(&names)?;
-            served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone(), ground })));
+            served.push((at, Arc::new(Tables { store: store.clone(), prices, options: options.clone(), domain })));
         }
         let start = |(writer, checkpointer)| Keeper::start(writer, checkpointer, &*options.world.threads);
         let keeper = threads.map(start).transpose()?;

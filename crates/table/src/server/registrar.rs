@@ -8,13 +8,13 @@ use overside_bwtree::{Exhausted, SegmentObserver};
 use overside_memory::{Segment, SegmentId};
 use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, RemoteToken};
 
-/// Where memory is registered: a provider and the domain of its front.
-pub(crate) type Ground = (Arc<dyn Provider>, ProtectionDomain);
+/// Where memory is registered: a provider and the domain of its listener.
+pub(crate) type ListenerDomain = (Arc<dyn Provider>, ProtectionDomain);
 
 /// Knows the segments of all tables.
 #[derive(Debug)]
 pub(crate) struct Registrar {
-    grounds: Vec<Ground>,
+    domains: Vec<ListenerDomain>,
     /// Bytes of all segments together.
     bytes_max: usize,
     /// What regions are for.
@@ -25,22 +25,22 @@ pub(crate) struct Registrar {
 #[derive(Debug, Default)]
 struct Registered {
     bytes: usize,
-    /// Of each segment its length and its regions, one for each ground.
+    /// Of each segment its length and its regions, one for each listener.
     segments: BTreeMap<SegmentId, (usize, Vec<MemoryRegion>)>,
 }
 
 impl Registrar {
     /// `open`: peers may read all of it.
-    pub(crate) fn new(grounds: Vec<Ground>, bytes_max: usize, open: bool) -> Registrar {
+    pub(crate) fn new(domains: Vec<ListenerDomain>, bytes_max: usize, open: bool) -> Registrar {
         let access = if open { Access::LOCAL | Access::REMOTE_READ } else { Access::LOCAL };
-        Registrar { grounds, bytes_max, access, held: Mutex::default() }
+        Registrar { domains, bytes_max, access, held: Mutex::default() }
     }
 
-    /// What the peers of a ground read a segment by.
-    pub(crate) fn token(&self, ground: usize, segment: SegmentId) -> Option<RemoteToken> {
+    /// The token by which the peers of a listener read a segment.
+    pub(crate) fn token(&self, domain: usize, segment: SegmentId) -> Option<RemoteToken> {
         let held = self.held();
         let (_, regions) = held.segments.get(&segment)?;
-        Some(regions.get(ground)?.token())
+        Some(regions.get(domain)?.token())
     }
 
     fn held(&self) -> MutexGuard<'_, Registered> {
@@ -50,7 +50,7 @@ impl Registrar {
     fn register(&self, segment: &Arc<Segment>) -> Result<Vec<MemoryRegion>, Exhausted> {
         let memory = Memory::Segment(segment.clone());
         let mut regions = Vec::new();
-        for (provider, domain) in &self.grounds {
+        for (provider, domain) in &self.domains {
             match provider.register(domain, &memory, self.access) {
                 Ok(region) => regions.push(region),
                 Err(_) => {
@@ -63,7 +63,7 @@ impl Registrar {
     }
 
     fn end(&self, regions: Vec<MemoryRegion>) {
-        for (region, (provider, _)) in regions.into_iter().zip(&self.grounds) {
+        for (region, (provider, _)) in regions.into_iter().zip(&self.domains) {
             let _ = provider.deregister(region);
         }
     }

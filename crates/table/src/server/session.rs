@@ -26,7 +26,7 @@ pub(crate) struct Tables {
     pub(super) prices: Prices,
     pub(super) options: ServerOptions,
     /// The number of their provider among the server's.
-    pub(super) ground: usize,
+    pub(super) domain: usize,
 }
 
 impl System for Tables {
@@ -347,7 +347,7 @@ impl TableSession {
             Request::Prices => Ok(Outcome::Reply(Reply::Prices(self.tables.prices.list()))),
             Request::Open { table, from } => {
                 let table = self.used.table(store, table)?;
-                Ok(Outcome::Reply(Reply::Opened(store.open(&table, self.tables.ground, from)?)))
+                Ok(Outcome::Reply(Reply::Opened(store.open(&table, self.tables.domain, from)?)))
             }
             Request::Held => Ok(Outcome::Reply(Reply::Held(held::held(store)))),
             Request::ScanIndex { scan, index, lent_bytes_max } => {

@@ -84,8 +84,8 @@ impl Store {
         self
     }
 
-    /// Where a table's pages lie, by the regions from `from` on of a ground.
-    pub(crate) fn open(&self, table: &Table, ground: usize, from: u64) -> Result<Opened, Fault> {
+    /// Where a table's pages lie, by the regions from `from` on of a listener.
+    pub(crate) fn open(&self, table: &Table, domain: usize, from: u64) -> Result<Opened, Fault> {
         let (Some(registrar), Some(opening)) = (&self.open, table.tree.opening()) else {
             let text = "this server shows its memory to nobody; start it with --one-sided";
             return Err(fault(FaultCode::BadRequest, text.into()));
@@ -97,7 +97,7 @@ impl Store {
         segments.truncate(REGIONS_MAX);
         let region = |(at, _, segment)| {
             // One that is being registered is not told of yet.
-            Some(OpenRegion { at, token: registrar.token(ground, segment)?.to_bytes() })
+            Some(OpenRegion { at, token: registrar.token(domain, segment)?.to_bytes() })
         };
         Ok(Opened {
             first: opening.first,
@@ -161,9 +161,14 @@ impl Store {
     }
 
     /// A table that a log or a checkpoint describes, under its old number, with the tree that
-    /// `plant` makes of it. None where there is a later table of this name: the log says further on
+    /// `make_tree` makes of it. None where there is a later table of this name: the log says further on
     /// that the earlier one was dropped.
-    pub(crate) fn restore(&self, id: u32, described: &[u8], plant: &Plant<'_>) -> Result<Option<Arc<Table>>, Fault> {
+    pub(crate) fn restore(
+        &self,
+        id: u32,
+        described: &[u8],
+        make_tree: &MakeTree<'_>,
+    ) -> Result<Option<Arc<Table>>, Fault> {
         let garbled = || fault(FaultCode::BadRequest, format!("the description of table {id} is garbled"));
         let (indexes, rest) = described_indexes(described).ok_or_else(garbled)?;
         let (name, schema) = described_as(rest).ok_or_else(garbled)?;
@@ -176,7 +181,7 @@ impl Store {
             Some(_) => return Err(fault(FaultCode::TableExists, format!("there are two tables {name:?}"))),
             None => {}
         }
-        let table = Arc::new(self.new_table(id, name, schema, plant)?);
+        let table = Arc::new(self.new_table(id, name, schema, make_tree)?);
         for columns in indexes {
             table.indexes.expect(self, &table, &columns)?;
         }
@@ -208,7 +213,7 @@ impl Store {
         self.journal.as_ref()
     }
 
-    fn new_table(&self, id: u32, name: &str, schema: Schema, plant: &Plant<'_>) -> Result<Table, Fault> {
+    fn new_table(&self, id: u32, name: &str, schema: Schema, make_tree: &MakeTree<'_>) -> Result<Table, Fault> {
         let layout = RowLayout::new(&schema);
         let exhausted = |e: &dyn std::fmt::Display| {
             fault(
@@ -216,16 +221,16 @@ impl Store {
                 format!("no memory for table {name:?}: {e}; raise the limit (--memory), or drop a table"),
             )
         };
-        let ground = self.ground(&format!("table {name:?}"), layout.prefix_len())?;
-        let tree = plant(ground);
+        let config = self.config(&format!("table {name:?}"), layout.prefix_len())?;
+        let tree = make_tree(config);
         Ok(Table {
             id,
             name: name.into(),
             keys: KeyCodec::new(&schema),
             layout: Arc::new(layout),
-            tree: tree.map_err(|unplanted| match unplanted {
-                Unplanted::Exhausted(why) => exhausted(&why),
-                Unplanted::Broken(text) => fault(FaultCode::BadRequest, text),
+            tree: tree.map_err(|error| match error {
+                TreeError::Exhausted(why) => exhausted(&why),
+                TreeError::Broken(text) => fault(FaultCode::BadRequest, text),
             })?,
             schema,
             indexes: Indexes::new(self.world.waits),
@@ -238,7 +243,7 @@ impl Store {
     }
 
     /// What a tree of this server is made of.
-    fn ground(&self, what: &str, prefix_len: usize) -> Result<Ground, Fault> {
+    fn config(&self, what: &str, prefix_len: usize) -> Result<TreeConfig, Fault> {
         let arena = SegmentArena::new(self.memory.segment_bytes, self.memory.bytes_max, self.observer.clone())
             .map_err(|e| {
                 let meant = "raise the limit of the server's address space (ulimit -v), or lower its --memory, which each table \
@@ -251,17 +256,17 @@ impl Store {
         let options = Options { prefix_len, page_bytes, chain_max, ..defaults };
         let waits = self.world.waits.unwrap_or(&SystemWaits);
         let stamps = self.journal.as_ref().map(|journal| journal.stamps.clone());
-        Ok(Ground { arena: Arc::new(arena), options, waits, stamps, open: self.open.is_some() })
+        Ok(TreeConfig { arena: Arc::new(arena), options, waits, stamps, open: self.open.is_some() })
     }
 
     /// An empty tree for an index.
     pub(super) fn new_tree(&self, what: &str, prefix_len: usize) -> Result<Tree, Fault> {
-        empty(self.ground(what, prefix_len)?).map_err(|unplanted| match unplanted {
-            Unplanted::Exhausted(why) => {
+        empty(self.config(what, prefix_len)?).map_err(|error| match error {
+            TreeError::Exhausted(why) => {
                 let text = format!("no memory for {what}: {why}; raise the limit (--memory), or drop a table");
                 fault(FaultCode::Exhausted, text)
             }
-            Unplanted::Broken(text) => fault(FaultCode::BadRequest, text),
+            TreeError::Broken(text) => fault(FaultCode::BadRequest, text),
         })
     }
 
@@ -413,7 +418,7 @@ impl Table {
 }
 
 /// What a table's tree is made of.
-pub(crate) struct Ground {
+pub(crate) struct TreeConfig {
     pub(crate) arena: Arc<dyn Arena>,
     pub(crate) options: Options,
     pub(crate) waits: &'static dyn Waits,
@@ -423,10 +428,10 @@ pub(crate) struct Ground {
 }
 
 /// Makes a table's tree.
-pub(crate) type Plant<'p> = dyn Fn(Ground) -> Result<Tree, Unplanted> + 'p;
+pub(crate) type MakeTree<'p> = dyn Fn(TreeConfig) -> Result<Tree, TreeError> + 'p;
 
 /// Why there is no tree.
-pub(crate) enum Unplanted {
+pub(crate) enum TreeError {
     /// There is no memory for it, as the text says.
     Exhausted(String),
     /// It cannot be made of what there is, as the text says in full.
@@ -434,14 +439,14 @@ pub(crate) enum Unplanted {
 }
 
 /// A tree without rows.
-pub(crate) fn empty(ground: Ground) -> Result<Tree, Unplanted> {
-    let Ground { arena, options, waits, stamps, open } = ground;
+pub(crate) fn empty(config: TreeConfig) -> Result<Tree, TreeError> {
+    let TreeConfig { arena, options, waits, stamps, open } = config;
     let tree = match stamps {
         Some(stamps) => Tree::stamped(arena, options, waits, stamps),
         None if open => Tree::open(arena, options, waits),
         None => Tree::with_waits(arena, options, waits),
     };
-    tree.map_err(|error| Unplanted::Exhausted(error.to_string()))
+    tree.map_err(|error| TreeError::Exhausted(error.to_string()))
 }
 
 /// A table's name and schema, as its record in the log has them.

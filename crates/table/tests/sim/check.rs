@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use overside_corpus::{Event, linearizable};
 
-use super::history::{Answer, Asked, Call, History, Left, Record, Subject, Value};
+use super::history::{Answer, Call, CheckpointRequest, History, Left, Record, Subject, Value};
 
 /// Whether everything that was heard can be explained; else what cannot, as short as it gets.
 pub fn check(history: &History) -> Result<(), String> {
@@ -37,7 +37,7 @@ struct Life {
     ended: u64,
     left: Left,
     calls: BTreeMap<Subject, Calls>,
-    checkpoints: Vec<Asked>,
+    checkpoints: Vec<CheckpointRequest>,
 }
 
 /// Up to where the calls of a life count for the lives after it.
@@ -173,10 +173,10 @@ impl Life {
                 moments.into_iter().rev().map(|at| Cut::Within { from: at, to: at, shown: false }).collect()
             }
             Left::Checkpoint => {
-                let complete = |asked: &Asked| asked.ended.filter(|ended| *ended <= self.ended);
+                let complete = |asked: &CheckpointRequest| asked.ended.filter(|ended| *ended <= self.ended);
                 // One that was complete before another was asked for is not the last.
                 let passed = |ended: u64| self.checkpoints.iter().any(|a| a.began > ended && complete(a).is_some());
-                let window = |asked: &Asked| Cut::Within {
+                let window = |asked: &CheckpointRequest| Cut::Within {
                     from: asked.began,
                     to: complete(asked).unwrap_or(self.ended),
                     shown: true,

@@ -127,7 +127,7 @@ pub struct End {
 
 /// When somebody asked for a checkpoint, and heard that it is complete. A clean end asks for one, too.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct CheckpointRequest {
     pub began: u64,
     pub ended: Option<u64>,
 }
@@ -142,7 +142,7 @@ pub struct History {
     /// Numbers of tables that were created.
     tables: Arc<Mutex<BTreeSet<u32>>>,
     ends: Arc<Mutex<Vec<End>>>,
-    checkpoints: Arc<Mutex<Vec<Asked>>>,
+    checkpoints: Arc<Mutex<Vec<CheckpointRequest>>>,
 }
 
 impl History {
@@ -251,7 +251,7 @@ impl History {
     pub fn checkpoint_asked(&self) -> usize {
         let began = self.now();
         let mut checkpoints = lock(&self.checkpoints);
-        checkpoints.push(Asked { began, ended: None });
+        checkpoints.push(CheckpointRequest { began, ended: None });
         checkpoints.len() - 1
     }
 
@@ -261,7 +261,7 @@ impl History {
         lock(&self.checkpoints)[number].ended = Some(ended);
     }
 
-    pub fn checkpoints(&self) -> Vec<Asked> {
+    pub fn checkpoints(&self) -> Vec<CheckpointRequest> {
         lock(&self.checkpoints).clone()
     }
 
@@ -315,9 +315,9 @@ impl End {
     }
 }
 
-impl Asked {
+impl CheckpointRequest {
     fn json(&self) -> String {
-        let Asked { began, ended } = self;
+        let CheckpointRequest { began, ended } = self;
         let returned = ended.map_or("null".to_owned(), |ended| ended.to_string());
         format!(
             "{{\"process\":\"client\",\"kind\":\"checkpoint\",\"key\":null,\"value\":null,\"invoked\":{began},\

@@ -6,7 +6,8 @@ use overside_memory::{Buffer, Bytes};
 use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
 use overside_verbs::RemoteToken;
 use overside_volume::wire::{
-    self, Asked, Change, Changed, HEADER, Hello, Inquiry, NONCE_BYTES, Operation, Proof, Reply, Role, Status, Welcome,
+    self, Change, Changed, HEADER, Hello, Inquiry, NONCE_BYTES, Operation, Proof, Reply, RequestHeader, Role, Status,
+    Welcome,
 };
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
@@ -74,9 +75,9 @@ impl Connection {
         context.clock().fill(&mut nonce).map_err(|_| BadMessage("the system has no chance to give"))?;
         let (session, bytes) = nonce.split_at(8);
         let [session, bytes] = [session, bytes].map(|half| u64::from_le_bytes(std::array::from_fn(|i| half[i])));
-        let asked = Welcome { session, bytes, ..self.refused(&hello, Status::Prove) };
-        context.reply(hello.number, |body| body.extend_from_slice(&asked.bytes()[CONTROL_HEADER..]));
-        self.challenged = Some(Challenged::Greeting(hello, asked));
+        let challenge = Welcome { session, bytes, ..self.refused(&hello, Status::Prove) };
+        context.reply(hello.number, |body| body.extend_from_slice(&challenge.bytes()[CONTROL_HEADER..]));
+        self.challenged = Some(Challenged::Greeting(hello, challenge));
         Ok(())
     }
 
@@ -91,9 +92,9 @@ impl Connection {
         }
         let mut nonce = [0; NONCE_BYTES];
         context.clock().fill(&mut nonce).map_err(|_| BadMessage("the system has no chance to give"))?;
-        let asked = Changed { number: change.number, status: Status::Prove, nonce, text: String::new() };
-        context.reply(change.number, |body| body.extend_from_slice(&asked.bytes()[CONTROL_HEADER..]));
-        self.challenged = Some(Challenged::Change(change, asked));
+        let challenge = Changed { number: change.number, status: Status::Prove, nonce, text: String::new() };
+        context.reply(change.number, |body| body.extend_from_slice(&challenge.bytes()[CONTROL_HEADER..]));
+        self.challenged = Some(Challenged::Change(change, challenge));
         Ok(())
     }
 
@@ -103,13 +104,13 @@ impl Connection {
         let access = self.node.options.access.as_ref();
         let permits =
             |volume: &str, said: (&[u8], &[u8])| access.and_then(|access| access.permits(volume, said, proof));
-        let (hello, asked) = match challenged {
+        let (hello, challenge) = match challenged {
             Challenged::Greeting(hello, _) if hello.number != proof.number => {
                 return Err(BadMessage("a proof that nobody asked for"));
             }
-            Challenged::Greeting(hello, asked) => (hello, asked),
-            Challenged::Change(change, asked) => {
-                let status = match permits(&change.volume, (&change.bytes()[..], &asked.bytes()[..])) {
+            Challenged::Greeting(hello, challenge) => (hello, challenge),
+            Challenged::Change(change, challenge) => {
+                let status = match permits(&change.volume, (&change.bytes()[..], &challenge.bytes()[..])) {
                     Some(true) => {
                         self.node.change_later(context, proof.number, change);
                         return Ok(());
@@ -122,7 +123,7 @@ impl Connection {
                 return Ok(());
             }
         };
-        let refused = match permits(&hello.name, (&hello.bytes()[..], &asked.bytes()[..])) {
+        let refused = match permits(&hello.name, (&hello.bytes()[..], &challenge.bytes()[..])) {
             Some(true) => return self.greet(context, &hello, true),
             Some(false) if hello.role == Role::Reader => return self.greet(context, &hello, false),
             Some(false) => Status::Device(DeviceError::ReadOnly),
@@ -245,77 +246,87 @@ impl Connection {
     }
 
     /// A WRITE comes whose bytes are to be read from the client's memory.
-    fn read_first(&mut self, context: &mut Context<'_>, asked: Asked, token: RemoteToken) -> Result<(), BadMessage> {
+    fn read_first(
+        &mut self,
+        context: &mut Context<'_>,
+        request: RequestHeader,
+        token: RemoteToken,
+    ) -> Result<(), BadMessage> {
         let (Some(attached), Some(blocks)) = (&self.attached, self.node.blocks()) else {
             return Err(BadMessage("a request before a welcome"));
         };
-        if !(1..=attached.request_bytes_max).contains(&asked.length) {
+        if !(1..=attached.request_bytes_max).contains(&request.length) {
             return Err(BadMessage("a grant of more bytes than a request may have"));
         }
-        if asked.session != attached.to.session {
+        if request.session != attached.to.session {
             return Err(OTHER_SESSION);
         }
         // Who may not write takes no buffer of those who may.
         if attached.read_only || attached.to.is_fenced() {
-            return self.carry_out(context, &asked, Payload::Came(&[]));
+            return self.carry_out(context, &request, Payload::Came(&[]));
         }
-        attached.to.with(|ledger| ledger.announce(&asked))?;
-        self.reads.ask(asked, token, attached.credits.requests)?;
+        attached.to.with(|ledger| ledger.announce(&request))?;
+        self.reads.ask(request, token, attached.credits.requests)?;
         self.reads.begin(context, blocks);
         Ok(())
     }
 
-    fn carry_out(&mut self, context: &mut Context<'_>, asked: &Asked, payload: Payload<'_>) -> Result<(), BadMessage> {
+    fn carry_out(
+        &mut self,
+        context: &mut Context<'_>,
+        request: &RequestHeader,
+        payload: Payload<'_>,
+    ) -> Result<(), BadMessage> {
         let Some(Attached { to, credits, request_bytes_max, read_only, mends }) = &self.attached else {
             return Err(BadMessage("a request before a welcome"));
         };
-        if asked.session != to.session {
+        if request.session != to.session {
             return Err(OTHER_SESSION);
         }
         let admitted = to.with(|ledger| {
             if let Payload::Came(_) = payload {
-                ledger.announce(asked)?;
+                ledger.announce(request)?;
             }
-            ledger.enter(asked, *credits, context.clock().now())
+            ledger.enter(request, *credits, context.clock().now())
         })?;
-        let mut reply = self.reply_to(asked);
-        let ticket = context.later(asked.number as u32, Order::Free);
+        let mut reply = self.reply_to(request);
+        let ticket = context.later(request.number as u32, Order::Free);
         if let Admitted::Again(status) = admitted {
             reply.status = status;
             answer(ticket, &reply, Some(context));
             return Ok(());
         }
-        if asked.operation == Operation::Goodbye {
-            to.end(asked.number, Status::Done, false);
+        if request.operation == Operation::Goodbye {
+            to.end(request.number, Status::Done, false);
             self.leave();
             answer(ticket, &reply, Some(context));
             return Ok(());
         }
-        let moves = asked.operation.moves();
-        let takes_memory = moves || matches!(asked.operation, Operation::Check { .. });
-        let (length, block) = (asked.length as usize, moves.then_some(asked.length));
+        let moves = request.operation.moves();
+        let takes_memory = moves || matches!(request.operation, Operation::Check { .. });
+        let (length, block) = (request.length as usize, moves.then_some(request.length));
         let refuse = |error| {
             let status = Status::Device(error);
-            to.end(asked.number, status, false);
+            to.end(request.number, status, false);
             Err(Reply { status, ..reply })
         };
-        let prepared = match (asked.lba.checked_mul(to.volume.lba_bytes()), block) {
+        let prepared = match (request.lba.checked_mul(to.volume.lba_bytes()), block) {
             (None, _) => refuse(DeviceError::Invalid),
             _ if to.is_fenced() => refuse(DeviceError::Fenced),
-            _ if takes_memory && !(1..=*request_bytes_max).contains(&asked.length) => refuse(DeviceError::Invalid),
-            _ if is_refused(asked.operation, *read_only, *mends) => refuse(DeviceError::ReadOnly),
+            _ if takes_memory && !(1..=*request_bytes_max).contains(&request.length) => refuse(DeviceError::Invalid),
+            _ if is_refused(request.operation, *read_only, *mends) => refuse(DeviceError::ReadOnly),
             (Some(at), _) => {
                 let registered = &self.node.registered;
-                if let Some(parts) = to.volume.lookup(asked.operation, at, length, registered.parts_max()) {
-                    let found = Reply { length: asked.length, ..reply };
-                    to.end(asked.number, Status::Done, false);
+                if let Some(parts) = to.volume.lookup(request.operation, at, length, registered.parts_max()) {
+                    let found = Reply { length: request.length, ..reply };
+                    to.end(request.number, Status::Done, false);
                     let message = blocks::pinned(context, registered, found.bytes(), parts);
                     context.answer(ticket, message);
                     return Ok(());
                 }
                 let (block, payload) = self.block_of(payload, block);
                 let through = to.is_through();
-                match self.work(asked.operation, at, length, payload, through, block) {
+                match self.work(request.operation, at, length, payload, through, block) {
                     Some(prepared) => Ok(prepared),
                     None => refuse(DeviceError::NoMemory),
                 }
@@ -346,8 +357,8 @@ impl Connection {
         }
     }
 
-    fn reply_to(&self, asked: &Asked) -> Reply {
-        let Asked { session, generation, number, .. } = *asked;
+    fn reply_to(&self, request: &RequestHeader) -> Reply {
+        let RequestHeader { session, generation, number, .. } = *request;
         let incarnation = self.node.incarnation;
         Reply { status: Status::Done, session, generation, number, incarnation, length: 0, wrong: 0 }
     }
@@ -417,18 +428,18 @@ impl Session for Connection {
         if Change::changes(&header) {
             return self.challenge_change(context, Change::of(&header, payload).map_err(bad)?);
         }
-        let asked = Asked::of(&header, payload).map_err(bad)?;
-        match asked.granted(payload) {
-            Some(token) => self.read_first(context, asked, token),
-            None => self.carry_out(context, &asked, Payload::Came(payload)),
+        let request = RequestHeader::of(&header, payload).map_err(bad)?;
+        match request.granted(payload) {
+            Some(token) => self.read_first(context, request, token),
+            None => self.carry_out(context, &request, Payload::Came(payload)),
         }
     }
 
     fn read(&mut self, context: &mut Context<'_>, id: u64, buffer: Buffer) -> Result<(), BadMessage> {
         let blocks = self.node.blocks().ok_or(BadMessage("memory that nobody asked for"))?.clone();
         let read = ReadBlock::new(blocks.clone(), buffer);
-        let asked = self.reads.ended(id).ok_or(BadMessage("memory that nobody asked for"))?;
-        self.carry_out(context, &asked, Payload::Read(read))?;
+        let request = self.reads.ended(id).ok_or(BadMessage("memory that nobody asked for"))?;
+        self.carry_out(context, &request, Payload::Read(read))?;
         self.reads.begin(context, &blocks);
         Ok(())
     }

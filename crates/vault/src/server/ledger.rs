@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use overside_service::BadMessage;
-use overside_volume::wire::{Asked, Status};
+use overside_volume::wire::{RequestHeader, Status};
 
 /// Numbers between a client's lowest unanswered request and its newest, at most. So what is remembered
 /// of a client is bounded.
@@ -73,24 +73,29 @@ impl Ledger {
     }
 
     /// A request is announced. All are, in the order in which they were sent.
-    pub(super) fn announce(&mut self, asked: &Asked) -> Result<(), BadMessage> {
+    pub(super) fn announce(&mut self, request: &RequestHeader) -> Result<(), BadMessage> {
         // A mutant carries out what an old connection says late, although its replay has been answered and forgotten.
-        let is_late = asked.generation != self.generation;
+        let is_late = request.generation != self.generation;
         if is_late && !overside_disk::mutant("volume-no-generation-fence") {
             return Err(BadMessage("a request of another generation of its session"));
         }
-        if (asked.lowest < self.lowest && !is_late) || asked.number >= asked.lowest.saturating_add(NUMBERS_MAX) {
+        if (request.lowest < self.lowest && !is_late) || request.number >= request.lowest.saturating_add(NUMBERS_MAX) {
             return Err(BadMessage("requests are numbered without a bound"));
         }
-        self.lowest = self.lowest.max(asked.lowest);
+        self.lowest = self.lowest.max(request.lowest);
         self.ended = self.ended.split_off(&self.lowest);
         Ok(())
     }
 
     /// A request comes that was announced, with all its bytes.
-    pub(super) fn enter(&mut self, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
-        let number = asked.number;
-        let is_late = asked.generation != self.generation;
+    pub(super) fn enter(
+        &mut self,
+        request: &RequestHeader,
+        credits: Credits,
+        now: Instant,
+    ) -> Result<Admitted, BadMessage> {
+        let number = request.number;
+        let is_late = request.generation != self.generation;
         if (is_late || number < self.lowest) && !overside_disk::mutant("volume-no-generation-fence") {
             return Err(BadMessage("a request of another generation, or one whose answer was seen"));
         }
@@ -99,8 +104,8 @@ impl Ledger {
         {
             return Ok(Admitted::Again(*status));
         }
-        let bytes = u64::from(asked.length);
-        let bytes = if asked.operation.moves() { bytes } else { 0 };
+        let bytes = u64::from(request.length);
+        let bytes = if request.operation.moves() { bytes } else { 0 };
         if self.in_flight.len() >= credits.requests || self.bytes + bytes > credits.bytes {
             return Err(BadMessage("more requests in flight than there are credits"));
         }
@@ -136,9 +141,9 @@ mod tests {
 
     const CREDITS: Credits = Credits { requests: 4, bytes: 64 << 10 };
 
-    fn asked(number: u64, lowest: u64) -> Asked {
+    fn request(number: u64, lowest: u64) -> RequestHeader {
         let operation = Operation::Write { fua: false };
-        Asked { operation, session: 1, generation: 1, number, lowest, lba: 0, length: 8192 }
+        RequestHeader { operation, session: 1, generation: 1, number, lowest, lba: 0, length: 8192 }
     }
 
     fn ledger() -> Ledger {
@@ -148,35 +153,40 @@ mod tests {
     }
 
     /// As a request whose bytes ride in its message.
-    fn enter(ledger: &mut Ledger, asked: &Asked, credits: Credits, now: Instant) -> Result<Admitted, BadMessage> {
-        ledger.announce(asked)?;
-        ledger.enter(asked, credits, now)
+    fn enter(
+        ledger: &mut Ledger,
+        request: &RequestHeader,
+        credits: Credits,
+        now: Instant,
+    ) -> Result<Admitted, BadMessage> {
+        ledger.announce(request)?;
+        ledger.enter(request, credits, now)
     }
 
     #[test]
     fn what_was_done_is_answered_from_memory_until_the_client_has_seen_it() {
         let mut ledger = ledger();
-        assert_eq!(enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert!(enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()).is_err(), "it is in flight");
+        assert_eq!(enter(&mut ledger, &request(1, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(enter(&mut ledger, &request(1, 1), CREDITS, Instant::now()).is_err(), "it is in flight");
         ledger.end(1, Status::Done, true);
-        assert_eq!(enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
-        assert_eq!(enter(&mut ledger, &asked(2, 2), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert_eq!(enter(&mut ledger, &request(1, 1), CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
+        assert_eq!(enter(&mut ledger, &request(2, 2), CREDITS, Instant::now()), Ok(Admitted::New));
         assert!(ledger.ended.is_empty(), "forgotten");
-        assert!(enter(&mut ledger, &asked(3, 1), CREDITS, Instant::now()).is_err(), "the lowest does not go back");
+        assert!(enter(&mut ledger, &request(3, 1), CREDITS, Instant::now()).is_err(), "the lowest does not go back");
     }
 
     #[test]
     fn nothing_of_an_older_generation_is_admitted() {
         let mut ledger = ledger();
-        enter(&mut ledger, &asked(1, 1), CREDITS, Instant::now()).unwrap();
+        enter(&mut ledger, &request(1, 1), CREDITS, Instant::now()).unwrap();
         assert_eq!(ledger.renew(1), Some(false), "another connection of the same");
         assert_eq!(ledger.renew(2), Some(true));
         assert!(!ledger.is_quiet(), "what was admitted before must end first");
-        assert!(enter(&mut ledger, &asked(2, 1), CREDITS, Instant::now()).is_err());
+        assert!(enter(&mut ledger, &request(2, 1), CREDITS, Instant::now()).is_err());
         assert_eq!(ledger.renew(1), None);
         ledger.end(1, Status::Done, true);
         assert!(ledger.is_quiet());
-        let again = Asked { generation: 2, ..asked(1, 1) };
+        let again = RequestHeader { generation: 2, ..request(1, 1) };
         assert_eq!(enter(&mut ledger, &again, CREDITS, Instant::now()), Ok(Admitted::Again(Status::Done)));
     }
 
@@ -184,27 +194,30 @@ mod tests {
     fn credits_cannot_be_overdrawn() {
         let mut ledger = ledger();
         (1..=4).for_each(|number| {
-            assert_eq!(enter(&mut ledger, &asked(number, 1), CREDITS, Instant::now()), Ok(Admitted::New))
+            assert_eq!(enter(&mut ledger, &request(number, 1), CREDITS, Instant::now()), Ok(Admitted::New))
         });
-        assert!(enter(&mut ledger, &asked(5, 1), CREDITS, Instant::now()).is_err(), "requests");
+        assert!(enter(&mut ledger, &request(5, 1), CREDITS, Instant::now()).is_err(), "requests");
         ledger.end(3, Status::Done, false);
-        let long = Asked { length: 64 << 10, ..asked(5, 1) };
+        let long = RequestHeader { length: 64 << 10, ..request(5, 1) };
         assert!(enter(&mut ledger, &long, CREDITS, Instant::now()).is_err(), "bytes");
-        assert_eq!(enter(&mut ledger, &asked(5, 1), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert!(enter(&mut ledger, &asked(NUMBERS_MAX + 1, 1), CREDITS, Instant::now()).is_err(), "numbers");
+        assert_eq!(enter(&mut ledger, &request(5, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(enter(&mut ledger, &request(NUMBERS_MAX + 1, 1), CREDITS, Instant::now()).is_err(), "numbers");
     }
 
     /// Its bytes are read meanwhile: others that were sent after it may come before it.
     #[test]
     fn a_request_that_was_announced_may_come_after_later_ones() {
         let mut ledger = ledger();
-        ledger.announce(&asked(2, 1)).unwrap();
-        ledger.announce(&asked(3, 1)).unwrap();
-        assert_eq!(enter(&mut ledger, &asked(5, 2), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert_eq!(ledger.enter(&asked(2, 1), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert_eq!(enter(&mut ledger, &asked(6, 4), CREDITS, Instant::now()), Ok(Admitted::New));
-        assert!(ledger.enter(&asked(3, 1), CREDITS, Instant::now()).is_err(), "its answer was seen, so there is none");
+        ledger.announce(&request(2, 1)).unwrap();
+        ledger.announce(&request(3, 1)).unwrap();
+        assert_eq!(enter(&mut ledger, &request(5, 2), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert_eq!(ledger.enter(&request(2, 1), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert_eq!(enter(&mut ledger, &request(6, 4), CREDITS, Instant::now()), Ok(Admitted::New));
+        assert!(
+            ledger.enter(&request(3, 1), CREDITS, Instant::now()).is_err(),
+            "its answer was seen, so there is none"
+        );
         ledger.renew(2);
-        assert!(ledger.enter(&asked(5, 2), CREDITS, Instant::now()).is_err(), "its generation is over");
+        assert!(ledger.enter(&request(5, 2), CREDITS, Instant::now()).is_err(), "its generation is over");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use overside_service::{BadMessage, Context};
 use overside_verbs::{Readable, Remote, RemoteToken};
-use overside_volume::wire::Asked;
+use overside_volume::wire::RequestHeader;
 
 use super::blocks::Blocks;
 
@@ -16,39 +16,44 @@ use super::blocks::Blocks;
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     /// By the READ's number.
-    under_way: BTreeMap<u64, Asked>,
+    under_way: BTreeMap<u64, RequestHeader>,
     /// They wait for others, or for a buffer.
-    waiting: VecDeque<(Asked, RemoteToken)>,
+    waiting: VecDeque<(RequestHeader, RemoteToken)>,
     next: u64,
 }
 
 impl Reads {
     /// A WRITE comes, of a client that may have so many.
-    pub(super) fn ask(&mut self, asked: Asked, token: RemoteToken, requests_max: usize) -> Result<(), BadMessage> {
+    pub(super) fn ask(
+        &mut self,
+        request: RequestHeader,
+        token: RemoteToken,
+        requests_max: usize,
+    ) -> Result<(), BadMessage> {
         if self.under_way.len() + self.waiting.len() >= requests_max {
             return Err(BadMessage("more requests in flight than there are credits"));
         }
-        self.waiting.push_back((asked, token));
+        self.waiting.push_back((request, token));
         Ok(())
     }
 
     /// Begins what there is room for. The session is woken for the rest.
     pub(super) fn begin(&mut self, context: &mut Context<'_>, blocks: &Blocks) {
         while self.under_way.len() < UNDER_WAY_MAX
-            && let Some((asked, token)) = self.waiting.front().copied()
+            && let Some((request, token)) = self.waiting.front().copied()
         {
             let Some(buffer) = blocks.take_to_read() else {
                 return context.wake_at(context.clock().now() + LOOK_AGAIN);
             };
             self.waiting.pop_front();
-            self.under_way.insert(self.next, asked);
+            self.under_way.insert(self.next, request);
             context.read(self.next, buffer, Remote::<Readable>::new(token));
             self.next += 1;
         }
     }
 
     /// The bytes of which WRITE have come.
-    pub(super) fn ended(&mut self, number: u64) -> Option<Asked> {
+    pub(super) fn ended(&mut self, number: u64) -> Option<RequestHeader> {
         self.under_way.remove(&number)
     }
 }

@@ -8,7 +8,7 @@ use overside_verbs::{
     Status as Ended, WorkRequest,
 };
 use overside_volume::client::{Link, LinkOptions, Registration};
-use overside_volume::wire::{Asked, GRANTS, Hello, Operation, Reply, Role, Status, Welcome};
+use overside_volume::wire::{GRANTS, Hello, Operation, Reply, RequestHeader, Role, Status, Welcome};
 use overside_volume::{Completion, DeviceError, MemoryDevice, Request, Work, complete, wait};
 
 use super::*;
@@ -86,8 +86,8 @@ impl Raw {
 
     /// What is lent of a READ's answer.
     pub fn read(&mut self, lba: u64, length: u32) -> Loan {
-        let asked = Asked { operation: Operation::Read, ..self.asked(lba, length) };
-        self.say(&asked.bytes());
+        let request = RequestHeader { operation: Operation::Read, ..self.request(lba, length) };
+        self.say(&request.bytes());
         self.received().and_then(|(_, _, loan)| loan).expect("a loan")
     }
 
@@ -105,15 +105,15 @@ impl Raw {
         panic!("the node says nothing and goes on");
     }
 
-    fn asked(&mut self, lba: u64, length: u32) -> Asked {
+    fn request(&mut self, lba: u64, length: u32) -> RequestHeader {
         self.next += 1;
         let operation = Operation::WriteGranted { fua: false };
         let (session, number) = (self.session, self.next);
-        Asked { operation, session, generation: 1, number, lowest: number.saturating_sub(8), lba, length }
+        RequestHeader { operation, session, generation: 1, number, lowest: number.saturating_sub(8), lba, length }
     }
 
-    fn write(&mut self, asked: Asked, token: RemoteToken) {
-        self.say(&[&asked.bytes()[..], &token.to_bytes()].concat());
+    fn write(&mut self, request: RequestHeader, token: RemoteToken) {
+        self.say(&[&request.bytes()[..], &token.to_bytes()].concat());
     }
 
     fn status(&mut self) -> Option<Status> {
@@ -218,53 +218,53 @@ fn who_grants_what_it_does_not_have_loses_its_connection_alone() {
         (
             "an unknown key",
             (|raw, region| {
-                let asked = raw.asked(0, 8192);
-                raw.write(asked, RemoteToken { rkey: region.token().rkey ^ 1, ..token(region, 0, 8192) });
+                let request = raw.request(0, 8192);
+                raw.write(request, RemoteToken { rkey: region.token().rkey ^ 1, ..token(region, 0, 8192) });
             }) as Bad,
         ),
         ("past its end", |raw, region| {
-            let asked = raw.asked(0, 8192);
-            raw.write(asked, token(region, 8192 + 1, 8192));
+            let request = raw.request(0, 8192);
+            raw.write(request, token(region, 8192 + 1, 8192));
         }),
         ("far past its end", |raw, region| {
-            let asked = raw.asked(0, 8192);
-            raw.write(asked, token(region, u64::MAX - 100, 8192));
+            let request = raw.request(0, 8192);
+            raw.write(request, token(region, u64::MAX - 100, 8192));
         }),
         ("of another length", |raw, region| {
-            let asked = raw.asked(0, 8192);
-            raw.write(asked, token(region, 0, 4096));
+            let request = raw.request(0, 8192);
+            raw.write(request, token(region, 0, 4096));
         }),
         ("of no bytes", |raw, region| {
-            let asked = raw.asked(0, 0);
-            raw.write(asked, token(region, 0, 0));
+            let request = raw.request(0, 0);
+            raw.write(request, token(region, 0, 0));
         }),
         ("longer than a request", |raw, region| {
-            let asked = raw.asked(0, 256 << 10);
-            raw.write(asked, token(region, 0, 256 << 10));
+            let request = raw.request(0, 256 << 10);
+            raw.write(request, token(region, 0, 256 << 10));
         }),
         ("half a grant", |raw, region| {
-            let asked = raw.asked(0, 8192);
-            raw.say(&[&asked.bytes()[..], &token(region, 0, 8192).to_bytes()[..16]].concat());
+            let request = raw.request(0, 8192);
+            raw.say(&[&request.bytes()[..], &token(region, 0, 8192).to_bytes()[..16]].concat());
         }),
         ("no grant", |raw, _| {
-            let asked = raw.asked(0, 8192);
-            raw.say(&asked.bytes());
+            let request = raw.request(0, 8192);
+            raw.say(&request.bytes());
         }),
         ("of another session", |raw, region| {
-            let asked = Asked { session: raw.session + 1, ..raw.asked(0, 8192) };
-            raw.write(asked, token(region, 0, 8192));
+            let request = RequestHeader { session: raw.session + 1, ..raw.request(0, 8192) };
+            raw.write(request, token(region, 0, 8192));
         }),
         ("of another generation", |raw, region| {
-            let asked = Asked { generation: 2, ..raw.asked(0, 8192) };
-            raw.write(asked, token(region, 0, 8192));
+            let request = RequestHeader { generation: 2, ..raw.request(0, 8192) };
+            raw.write(request, token(region, 0, 8192));
         }),
         ("of memory that is granted no more", |raw, region| {
             let memory = region.memory.clone();
             let gone = raw.provider.register(&raw.domain, &memory, Access::REMOTE_READ).unwrap();
             let last = gone.token();
             raw.provider.deregister(gone).unwrap();
-            let asked = raw.asked(0, 8192);
-            raw.write(asked, RemoteToken { len: 8192, ..last });
+            let request = raw.request(0, 8192);
+            raw.write(request, RemoteToken { len: 8192, ..last });
         }),
     ]);
     for (what, says) in &bad {
@@ -281,8 +281,8 @@ fn who_grants_what_it_does_not_have_loses_its_connection_alone() {
     let mut early = Raw::connected(&name);
     let memory = shared(8192, 9);
     let region = early.grant(&memory);
-    let asked = early.asked(0, 8192);
-    early.write(asked, token(&region, 0, 8192));
+    let request = early.request(0, 8192);
+    early.write(request, token(&region, 0, 8192));
     assert_eq!(early.heard(), None, "before a greeting");
     assert_eq!(read(&mut other, 0, 8192), vec![1; 8192], "nothing of all that was written");
     write_and_scribble(&mut other, 8192, 8, 2);
@@ -296,28 +296,28 @@ fn a_granted_write_is_refused_as_any_other() {
     let (memory, mut others) = (shared(8192, 9), shared(8192, 0));
     let region = reader.grant(&memory);
     for _ in 0..6 {
-        let asked = reader.asked(0, 8192);
+        let request = reader.request(0, 8192);
         // Its memory is not even looked at, so it takes no buffer.
-        reader.write(asked, RemoteToken { rkey: region.token().rkey ^ 1, ..token(&region, 0, 8192) });
+        reader.write(request, RemoteToken { rkey: region.token().rkey ^ 1, ..token(&region, 0, 8192) });
         assert_eq!(reader.status(), Some(Status::Device(DeviceError::ReadOnly)));
     }
     let mut writer = Raw::greeted(&name, Role::Writer);
     let region = writer.grant(&memory);
     for (lba, expected) in [(VOLUME_BYTES / 512, DeviceError::Invalid), (u64::MAX, DeviceError::Invalid)] {
         for _ in 0..6 {
-            let asked = writer.asked(lba, 8192);
-            writer.write(asked, token(&region, 0, 8192));
+            let request = writer.request(lba, 8192);
+            writer.write(request, token(&region, 0, 8192));
             assert_eq!(writer.status(), Some(Status::Device(expected)));
         }
     }
     // A part of what is granted, and the same request again with other bytes.
-    let asked = writer.asked(0, 512);
-    writer.write(asked, token(&region, 4096, 512));
+    let request = writer.request(0, 512);
+    writer.write(request, token(&region, 4096, 512));
     assert_eq!(writer.status(), Some(Status::Done));
     others.fill(8);
     let region = writer.grant(&others);
     for _ in 0..6 {
-        writer.write(asked, token(&region, 0, 512));
+        writer.write(request, token(&region, 0, 512));
         assert_eq!(writer.status(), Some(Status::Done));
     }
     let mut link =
@@ -326,9 +326,9 @@ fn a_granted_write_is_refused_as_any_other() {
     // Who takes over fences it off.
     let mut taker = Raw::greeted(&name, Role::TakeOver);
     drop(link);
-    let asked = taker.asked(0, 512);
+    let request = taker.request(0, 512);
     let region = taker.grant(&memory);
-    taker.write(asked, token(&region, 0, 512));
+    taker.write(request, token(&region, 0, 512));
     assert_eq!(taker.status(), Some(Status::Done));
 }
 
@@ -348,11 +348,11 @@ fn a_granted_write_that_waits_for_a_buffer_gets_the_first_that_is_free() {
         }
         let regions = (busy.grant(&memory[0]), waits.grant(&memory[1]));
         for place in 0..8 {
-            let asked = busy.asked(place * 16, 8192);
-            busy.write(asked, token(&regions.0, 0, 8192));
+            let request = busy.request(place * 16, 8192);
+            busy.write(request, token(&regions.0, 0, 8192));
         }
-        let asked = waits.asked(256, 8192);
-        waits.write(asked, token(&regions.1, 0, 8192));
+        let request = waits.request(256, 8192);
+        waits.write(request, token(&regions.1, 0, 8192));
         (0..8).for_each(|_| assert_eq!(busy.status(), Some(Status::Done)));
         assert_eq!(waits.status(), Some(Status::Done));
     }

@@ -8,7 +8,7 @@ use overside_vault::server::{About, Access, Keeper, LastWriter, Reopened, Writer
 use overside_verbs::handshake::Key;
 use overside_volume::client::{Link, LinkError, LinkOptions};
 use overside_volume::wire::{
-    Alteration, Asked, Change, Changed, Hello, Inquiry, Operation, PROOF_BYTES, Proof, Reply, Report, Role,
+    Alteration, Change, Changed, Hello, Inquiry, Operation, PROOF_BYTES, Proof, Reply, Report, RequestHeader, Role,
     SessionRole, Status, Welcome,
 };
 use overside_volume::{DeviceError, MemoryDevice, Work, complete};
@@ -55,14 +55,14 @@ fn heard(link: &mut Raw) -> Result<Vec<u8>, RawError> {
 }
 
 /// Asks, and takes the answer's status.
-fn ask(link: &mut Raw, asked: Asked, payload: &[u8]) -> Result<Status, RawError> {
-    say(link, &[&asked.bytes()[..], payload].concat());
+fn ask(link: &mut Raw, request: RequestHeader, payload: &[u8]) -> Result<Status, RawError> {
+    say(link, &[&request.bytes()[..], payload].concat());
     heard(link).map(|message| Reply::parse(&message).unwrap().0.status)
 }
 
 /// The link's second message.
-fn asked(session: u64, operation: Operation, lba: u64, length: u32) -> Asked {
-    Asked { operation, session, generation: 1, number: 2, lowest: 1, lba, length }
+fn request(session: u64, operation: Operation, lba: u64, length: u32) -> RequestHeader {
+    RequestHeader { operation, session, generation: 1, number: 2, lowest: 1, lba, length }
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn who_was_replaced_is_not_let_in_by_the_nodes_next_life_either() {
     assert_eq!(greet(&mut raw("shm", &name), 0, 1, Role::Writer).unwrap().status, Status::Busy);
     let (mut second, told) = returns(&new, Role::Writer);
     assert_eq!((told.status, told.session), (Status::Done, new.session));
-    let goodbye = Asked { generation: 2, ..asked(new.session, Operation::Goodbye, 0, 0) };
+    let goodbye = RequestHeader { generation: 2, ..request(new.session, Operation::Goodbye, 0, 0) };
     assert_eq!(ask(&mut second, goodbye, &[]).unwrap(), Status::Done);
     assert_eq!(returns(&new, Role::TakeOver).1.status, Status::Device(DeviceError::Fenced), "it is over");
     assert_eq!(greet(&mut raw("shm", &name), 0, 1, Role::Writer).unwrap().status, Status::Done);
@@ -201,15 +201,15 @@ fn a_writer_that_says_goodbye_leaves_its_place() {
 }
 
 fn bad_message(what: &str, session: u64) -> Vec<u8> {
-    let flush = asked(session, Operation::Flush, 0, 0);
+    let flush = request(session, Operation::Flush, 0, 0);
     match what {
         "noise" => vec![0xff; 64],
         "half a header" => vec![0; 40],
         "a second greeting" => hello(0, 1, Role::Reader),
-        "another session" => Asked { session: session + 1, ..flush }.bytes().to_vec(),
+        "another session" => RequestHeader { session: session + 1, ..flush }.bytes().to_vec(),
         "an unasked proof" => Proof { number: 1, proof: [7; PROOF_BYTES] }.bytes(),
-        "another generation" => Asked { generation: 2, ..flush }.bytes().to_vec(),
-        "a cut payload" => asked(session, Operation::Write { fua: false }, 0, 512).bytes().to_vec(),
+        "another generation" => RequestHeader { generation: 2, ..flush }.bytes().to_vec(),
+        "a cut payload" => request(session, Operation::Write { fua: false }, 0, 512).bytes().to_vec(),
         other => panic!("{other}"),
     }
 }
@@ -220,7 +220,7 @@ fn who_breaks_the_protocol_loses_its_connection_alone() {
     let name = fresh_name("shm");
     let _served = serve("shm", &name, memory(), NodeOptions::default());
     let mut other = Link::attach(provider("shm"), &name, "v", LinkOptions::default()).unwrap();
-    let flush = |session| asked(session, Operation::Flush, 0, 0);
+    let flush = |session| request(session, Operation::Flush, 0, 0);
     let bad = [
         "noise",
         "half a header",
@@ -242,10 +242,10 @@ fn who_breaks_the_protocol_loses_its_connection_alone() {
         assert_eq!(complete(&mut other, &SystemClock, Work::Flush, PATIENCE).1, Ok(()), "{what}: others are served on");
     }
     let (mut link, session) = greeted();
-    let far = Asked { number: 2 + (1 << 32), ..flush(session) };
+    let far = RequestHeader { number: 2 + (1 << 32), ..flush(session) };
     assert!(ask(&mut link, far, &[]).is_err(), "numbers without a bound");
     let mut link = raw("shm", &name);
-    assert!(ask(&mut link, Asked { number: 1, ..flush(0) }, &[]).is_err(), "a request before a greeting");
+    assert!(ask(&mut link, RequestHeader { number: 1, ..flush(0) }, &[]).is_err(), "a request before a greeting");
     let mut link = raw("shm", &name);
     assert!(greet(&mut link, 0, 7, Role::Reader).is_err(), "a new session in the middle of its life");
 }
@@ -271,7 +271,7 @@ fn who_overdraws_its_credits_is_cut_off_with_a_line_and_others_go_on() {
         let mut other = Link::attach(provider(transport), &name, "v", reader).unwrap();
         let mut link = raw(transport, &name);
         let session = greet(&mut link, 0, 1, Role::Writer).unwrap().session;
-        let read = |number, length| Asked { number, ..asked(session, Operation::Read, 0, length) }.bytes();
+        let read = |number, length| RequestHeader { number, ..request(session, Operation::Read, 0, length) }.bytes();
         (2..2 + within).for_each(|number| say(&mut link, &read(number, 512)));
         let limit = Instant::now() + PATIENCE;
         while gate.arrived() < within {
@@ -299,13 +299,13 @@ fn requests_that_there_cannot_be_are_refused_and_the_connection_stays() {
         let mut link = raw("tcp", &name);
         let session = greet(&mut link, 0, 1, Role::Reader).unwrap().session;
         let absurd = [(u64::MAX, 512), (1 << 55, 512), (2048, 512), (2047, 1024), (0, 0), (0, 100), (0, 256 << 10)];
-        assert_eq!(ask(&mut link, asked(session, Operation::Read, 0, 8192), &[]).unwrap(), Status::Done);
+        assert_eq!(ask(&mut link, request(session, Operation::Read, 0, 8192), &[]).unwrap(), Status::Done);
         for (number, (lba, length)) in (3..).zip(absurd) {
-            let request = Asked { number, ..asked(session, Operation::Read, lba, length) };
+            let request = RequestHeader { number, ..request(session, Operation::Read, lba, length) };
             let status = ask(&mut link, request, &[]).unwrap();
             assert_eq!(status, Status::Device(DeviceError::Invalid), "{lba} {length}");
         }
-        let write = Asked { number: 10, ..asked(session, Operation::Write { fua: false }, 0, 512) };
+        let write = RequestHeader { number: 10, ..request(session, Operation::Write { fua: false }, 0, 512) };
         assert_eq!(ask(&mut link, write, &[1; 512]).unwrap(), Status::Device(DeviceError::ReadOnly));
     }
 }
@@ -317,20 +317,20 @@ fn a_request_that_comes_again_is_not_carried_out_again() {
     let _served = serve("shm", &name, memory(), NodeOptions::default());
     let mut first = raw("shm", &name);
     let session = greet(&mut first, 0, 1, Role::Writer).unwrap().session;
-    let write = asked(session, Operation::Write { fua: false }, 0, 512);
+    let write = request(session, Operation::Write { fua: false }, 0, 512);
     assert_eq!(ask(&mut first, write, &[1; 512]).unwrap(), Status::Done);
     let mut second = raw("shm", &name);
     let again = greet(&mut second, session, 2, Role::Writer).unwrap();
     assert_eq!((again.status, again.session), (Status::Done, session));
     // The same number with other bytes: only the first was carried out.
-    let replay = Asked { generation: 2, ..write };
+    let replay = RequestHeader { generation: 2, ..write };
     assert_eq!(ask(&mut second, replay, &[2; 512]).unwrap(), Status::Done);
-    let read = Asked { generation: 2, number: 3, lowest: 2, ..asked(session, Operation::Read, 0, 512) };
+    let read = RequestHeader { generation: 2, number: 3, lowest: 2, ..request(session, Operation::Read, 0, 512) };
     say(&mut second, &read.bytes());
     let message = heard(&mut second).unwrap();
     assert_eq!(Reply::parse(&message).unwrap().1, [1; 512]);
     // The connection of the older generation is of no use any more.
-    assert!(ask(&mut first, Asked { number: 3, ..write }, &[3; 512]).is_err());
+    assert!(ask(&mut first, RequestHeader { number: 3, ..write }, &[3; 512]).is_err());
 }
 
 /// It needs no session, and does not disturb one.
@@ -347,7 +347,7 @@ fn an_inquiry_is_answered_at_any_time_and_a_bad_one_ends_its_connection_alone() 
         assert_eq!((ask(&mut link, "w").status, ask(&mut link, "").volumes[0].sessions.len()), (Status::Unknown, 0));
         say(&mut link, &Hello { process: 77, ..Hello::parse(&hello(0, 1, Role::Writer)).unwrap() }.bytes());
         let session = Welcome::parse(&heard(&mut link).unwrap()).unwrap().session;
-        let flush = Asked { number: 4, ..asked(session, Operation::Flush, 0, 0) };
+        let flush = RequestHeader { number: 4, ..request(session, Operation::Flush, 0, 0) };
         assert_eq!(self::ask(&mut link, flush, &[]).unwrap(), Status::Done);
         let report = ask(&mut link, "v");
         let [volume] = &report.volumes[..] else { panic!("{report:?}") };
@@ -495,10 +495,10 @@ fn who_has_no_key_of_a_volume_does_not_change_it() {
     let _served = serve("shm", &name, memory(), options);
     let asks = |volume: &str, key: &Key, tampers: bool| {
         let mut link = raw("shm", &name);
-        let asked = Change { number: 0, volume: volume.to_owned(), what: Alteration::Resize { bytes: 2 << 20 } };
-        let challenge = changed(&mut link, &asked.bytes()).unwrap();
+        let change = Change { number: 0, volume: volume.to_owned(), what: Alteration::Resize { bytes: 2 << 20 } };
+        let challenge = changed(&mut link, &change.bytes()).unwrap();
         assert_eq!(challenge.status, Status::Prove, "nothing is said before");
-        let mut proven = Change { number: challenge.number, ..asked };
+        let mut proven = Change { number: challenge.number, ..change };
         if tampers {
             proven.what = Alteration::Delete;
         }

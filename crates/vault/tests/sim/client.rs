@@ -11,7 +11,7 @@ use overside_service::client::{Link as Raw, LinkOptions as RawOptions};
 use overside_sim::{Chance, World};
 use overside_verbs::Provider;
 use overside_volume::client::{Link, LinkOptions, Registration, Volume};
-use overside_volume::wire::{Asked, Hello, Operation, Reply, Role, Status, Welcome};
+use overside_volume::wire::{Hello, Operation, Reply, RequestHeader, Role, Status, Welcome};
 use overside_volume::{Completion, Device, DeviceError, Request, Work};
 
 use super::model::{self, Known, Model, SECTOR};
@@ -330,10 +330,11 @@ fn spoken_late(world: &World, provider: &Arc<Reference>, model: &Model) -> Optio
     let sectors = LATE..LATE + 1;
     let write = |link: &mut Raw, generation, number, version| {
         let operation = Operation::Write { fua: true };
-        let asked = Asked { operation, session, generation, number, lowest: number, lba: LATE, length: SECTOR as u32 };
+        let request =
+            RequestHeader { operation, session, generation, number, lowest: number, lba: LATE, length: SECTOR as u32 };
         let mut bytes = [0; SECTOR as usize];
         model::fill(&mut bytes, version, LATE);
-        say(link, &[&asked.bytes()[..], &bytes].concat())?;
+        say(link, &[&request.bytes()[..], &bytes].concat())?;
         Reply::parse(link.message().ok()?.as_ref()).ok().filter(|(reply, _)| reply.status == Status::Done).map(drop)
     };
     let old = model.writes(sectors.clone(), false);

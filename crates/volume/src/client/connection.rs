@@ -12,7 +12,7 @@ use overside_verbs::{
 };
 
 use super::registered::Registered;
-use crate::wire::{Asked, HEADER, Operation};
+use crate::wire::{HEADER, Operation, RequestHeader};
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -103,11 +103,11 @@ impl Connection {
     /// Queues a WRITE, whose payload the node reads from where it lies, if it can. The region of
     /// memory that [`written`](Self::written) is called with when the WRITE has ended; none where
     /// the payload is to be sent.
-    pub(super) fn grant(&mut self, asked: &Asked, payload: &Bytes) -> Option<u64> {
+    pub(super) fn grant(&mut self, request: &RequestHeader, payload: &Bytes) -> Option<u64> {
         let registered = self.registered.as_mut()?;
         let (token, region) = registered.begin(self.endpoint.domain(), payload)?;
-        let Operation::Write { fua } = asked.operation else { return None };
-        let header = Asked { operation: Operation::WriteGranted { fua }, ..*asked }.bytes();
+        let Operation::Write { fua } = request.operation else { return None };
+        let header = RequestHeader { operation: Operation::WriteGranted { fua }, ..*request }.bytes();
         let message = [&header[..], &token.to_bytes()].concat();
         if message.len() <= self.inline_max {
             self.outbox.push_back(WorkRequest::send_inline(0, &message).unsignalled());

@@ -21,7 +21,7 @@ use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_B
 use crate::files::PIECE_BYTES;
 use crate::mutant::mutant;
 use crate::overlaps::Overlaps;
-use crate::wire::{Asked, FILES, GRANTS, HEADER, Hello, KEEPS, Operation, Proof, Reply, Role, Status, Welcome};
+use crate::wire::{FILES, GRANTS, HEADER, Hello, KEEPS, Operation, Proof, Reply, RequestHeader, Role, Status, Welcome};
 
 /// How a volume is attached.
 #[derive(Clone, Debug)]
@@ -348,7 +348,7 @@ impl Link {
         }
         let number = self.next;
         self.next += 1;
-        let header = self.asked(number, Operation::Goodbye, 0, 0).bytes();
+        let header = self.request(number, Operation::Goodbye, 0, 0).bytes();
         let Some(connection) = &mut self.connection else { return };
         connection.send(&header);
         self.farewell = Some(number);
@@ -501,8 +501,8 @@ impl Link {
         self.own.first_key_value().map_or(pending, |(number, _)| pending.min(*number))
     }
 
-    fn asked(&self, number: u64, operation: Operation, at: u64, length: u64) -> Asked {
-        Asked {
+    fn request(&self, number: u64, operation: Operation, at: u64, length: u64) -> RequestHeader {
+        RequestHeader {
             operation,
             session: self.session,
             generation: self.generation,
@@ -597,7 +597,7 @@ impl Link {
                 Work::Hint { hint, .. } => Operation::Hint(*hint),
                 Work::Check { mend, .. } => Operation::Check { mend: *mend },
             };
-            let asked = Asked {
+            let request = RequestHeader {
                 operation,
                 session: self.session,
                 generation: self.generation,
@@ -608,14 +608,14 @@ impl Link {
             };
             match &pending.work {
                 Work::Write { from, .. } => {
-                    pending.region = connection.grant(&asked, from);
+                    pending.region = connection.grant(&request, from);
                     match pending.region {
                         Some(_) => self.handle.grants(),
-                        None if connection.send_with(&asked.bytes(), from) => {}
+                        None if connection.send_with(&request.bytes(), from) => {}
                         None => break,
                     }
                 }
-                _ => connection.send(&asked.bytes()),
+                _ => connection.send(&request.bytes()),
             }
             pending.sent = Some(now);
             self.sent += 1;
@@ -679,7 +679,7 @@ impl Link {
         if self.sent_bytes + bytes > self.bytes_max() {
             return false;
         }
-        let header = self.asked(number, operation, at, length).bytes();
+        let header = self.request(number, operation, at, length).bytes();
         let Some(connection) = &mut self.connection else { return false };
         match what {
             Some(What::Bytes(bytes)) if !connection.send_with(&header, bytes) => return false,

@@ -85,7 +85,7 @@ impl Raid {
         for request in std::mem::take(&mut self.closing) {
             let parent = Parent {
                 origin: Origin::Caller(request.tag),
-                work: Asked::Whole(request.work),
+                work: ParentWork::Whole(request.work),
                 left: 0,
                 result: Ok(()),
                 failed: 0,
@@ -162,7 +162,7 @@ impl Raid {
         let is_quiet = matches!(what, Background::Quiet);
         let parent = Parent {
             origin: Origin::Background(what),
-            work: Asked::Nothing,
+            work: ParentWork::Nothing,
             left: 0,
             result: Ok(()),
             failed: 0,

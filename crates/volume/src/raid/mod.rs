@@ -111,7 +111,7 @@ enum Quiet {
 struct Parent {
     origin: Origin,
     /// As it came; of a READ under way, with its buffer in `parts`.
-    work: Asked,
+    work: ParentWork,
     /// Tasks.
     left: usize,
     result: Result<(), DeviceError>,
@@ -132,7 +132,7 @@ enum Origin {
 }
 
 #[derive(Debug)]
-enum Asked {
+enum ParentWork {
     Read {
         at: u64,
         length: usize,
@@ -439,7 +439,7 @@ impl Raid {
         let (range, writes) = (request.work.range(), request.work.writes() || mends);
         let parent = Parent {
             origin: Origin::Caller(request.tag),
-            work: Asked::Whole(request.work),
+            work: ParentWork::Whole(request.work),
             left: 0,
             result: Ok(()),
             failed: 0,
@@ -474,7 +474,7 @@ impl Raid {
     /// Nothing that it overlaps is under way.
     fn admit(&mut self, id: u64) {
         let Some(parent) = self.parents.get_mut(id) else { return };
-        let (Some(intents), Asked::Whole(work)) = (&mut self.intents, &parent.work) else { return self.begin(id) };
+        let (Some(intents), ParentWork::Whole(work)) = (&mut self.intents, &parent.work) else { return self.begin(id) };
         let Some((at, length)) = work.range().filter(|_| work.writes()) else { return self.begin(id) };
         parent.entered = Some((at, length));
         intents.enter(at, length);
@@ -501,7 +501,7 @@ impl Raid {
     /// All of a request's tasks have ended.
     fn finish(&mut self, id: u64) {
         let Some(parent) = self.parents.get_mut(id) else { return };
-        let changes = parent.writes || matches!(parent.work, Asked::Whole(Work::Flush));
+        let changes = parent.writes || matches!(parent.work, ParentWork::Whole(Work::Flush));
         if !changes {
             let result = parent.result;
             return self.conclude(id, result);
@@ -526,7 +526,7 @@ impl Raid {
     /// from another member meanwhile.
     fn heal_lost(&mut self, id: u64, failed: u64) -> bool {
         let Some(parent) = self.parents.get_mut(id).filter(|_| !self.lost.is_empty()) else { return true };
-        let Asked::Whole(work) = &parent.work else { return true };
+        let ParentWork::Whole(work) = &parent.work else { return true };
         let Some((at, length)) = work.range().filter(|_| parent.result.is_ok() && work.writes()) else { return true };
         if let Layout::Parity(_) = self.layout {
             let mut pieces = Vec::new();
@@ -600,15 +600,15 @@ impl Raid {
             Origin::Background(what) => return self.background_ended(what, result),
         };
         let work = match work {
-            Asked::Whole(work) => work,
-            Asked::Read { at, length, parts } => {
+            ParentWork::Whole(work) => work,
+            ParentWork::Read { at, length, parts } => {
                 let whole = parts.into_values().reduce(|first, behind| {
                     first.join(behind).unwrap_or_else(|_| panic!("parts of one buffer came back in their order"))
                 });
                 let Some(into) = whole else { return };
                 Work::Read { at, length, into }
             }
-            Asked::Nothing => return,
+            ParentWork::Nothing => return,
         };
         self.done.push(Completion { tag, work, result });
     }

@@ -125,12 +125,12 @@ impl Raid {
         if let Origin::Background(_) = parent.origin {
             return self.begin_task_of_background(id);
         }
-        let Asked::Whole(work) = std::mem::replace(&mut parent.work, Asked::Nothing) else { return };
+        let ParentWork::Whole(work) = std::mem::replace(&mut parent.work, ParentWork::Nothing) else { return };
         // Until all of its tasks are there.
         parent.left = 1;
         let keep = |this: &mut Raid, work| {
             if let Some(parent) = this.parents.get_mut(id) {
-                parent.work = Asked::Whole(work);
+                parent.work = ParentWork::Whole(work);
             }
         };
         match work {

@@ -155,7 +155,7 @@ pub use change::{Alteration, Change, Changed, NONCE_BYTES};
 pub use hello::{FEATURES, FILES, GRANTS, Hello, KEEPS, NAME_BYTES_MAX, PROOF_BYTES, Proof, Role, Welcome};
 pub use reply::{Reply, Status};
 pub use report::{Counts, Inquiry, MemberReport, Report, SessionReport, SessionRole, VolumeReport, VolumeState};
-pub use request::{Asked, Operation};
+pub use request::{Operation, RequestHeader};
 
 /// Bytes before a payload.
 pub const HEADER: usize = 64;
@@ -215,8 +215,15 @@ const MAGIC: [u8; 4] = *b"OVSC";
 /// Messages that a node takes, for fuzzing.
 #[doc(hidden)]
 pub fn seeds_to_node() -> Vec<Vec<u8>> {
-    let asked =
-        |operation, lba, length| Asked { operation, session: 3, generation: 2, number: 7, lowest: 5, lba, length };
+    let request = |operation, lba, length| RequestHeader {
+        operation,
+        session: 3,
+        generation: 2,
+        number: 7,
+        lowest: 5,
+        lba,
+        length,
+    };
     let hello = Hello {
         number: 4,
         name: "pg".into(),
@@ -232,12 +239,12 @@ pub fn seeds_to_node() -> Vec<Vec<u8>> {
     let granted = RemoteToken { at: 512, len: 1 << 20, rkey: 7 << 90 };
     let change = |what| Change { number: 5, volume: "pg".into(), what }.bytes();
     vec![
-        asked(Operation::Read, 8, 8192).bytes().to_vec(),
-        [&asked(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
-        [&asked(Operation::WriteGranted { fua: true }, 3, 1 << 20).bytes()[..], &granted.to_bytes()].concat(),
-        asked(Operation::Flush, 0, 0).bytes().to_vec(),
-        asked(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
-        asked(Operation::Check { mend: true }, 8, 65536).bytes().to_vec(),
+        request(Operation::Read, 8, 8192).bytes().to_vec(),
+        [&request(Operation::Write { fua: true }, 1 << 40, 512).bytes()[..], &[7; 512]].concat(),
+        [&request(Operation::WriteGranted { fua: true }, 3, 1 << 20).bytes()[..], &granted.to_bytes()].concat(),
+        request(Operation::Flush, 0, 0).bytes().to_vec(),
+        request(Operation::Hint(crate::Hint::WillNeed), 0, 512).bytes().to_vec(),
+        request(Operation::Check { mend: true }, 8, 65536).bytes().to_vec(),
         hello.bytes(),
         Inquiry { number: 5, volume: String::new() }.bytes(),
         Inquiry { number: 6, volume: "pg".into() }.bytes(),
@@ -286,27 +293,27 @@ pub fn seeds_to_client() -> Vec<Vec<u8>> {
 pub fn fuzz_to_node(message: &[u8]) -> bool {
     if let Ok(hello) = Hello::parse(message) {
         assert_eq!(hello.bytes(), message, "a hello says itself again");
-        assert!(Asked::parse(message).is_err(), "a hello is no request");
+        assert!(RequestHeader::parse(message).is_err(), "a hello is no request");
         return true;
     }
     if let Ok(inquiry) = Inquiry::parse(message) {
         assert_eq!(inquiry.bytes(), message, "an inquiry says itself again");
-        assert!(Asked::parse(message).is_err(), "an inquiry is no request");
+        assert!(RequestHeader::parse(message).is_err(), "an inquiry is no request");
         return true;
     }
     if let Ok(change) = Change::parse(message) {
         assert_eq!(change.bytes(), message, "a change says itself again");
-        assert!(Asked::parse(message).is_err(), "a change is no request");
+        assert!(RequestHeader::parse(message).is_err(), "a change is no request");
         return true;
     }
     if let Ok(proof) = Proof::parse(message) {
         assert_eq!(proof.bytes(), message, "a proof says itself again");
-        assert!(Asked::parse(message).is_err(), "a proof is no request");
+        assert!(RequestHeader::parse(message).is_err(), "a proof is no request");
         return true;
     }
-    let Ok((asked, payload)) = Asked::parse(message) else { return false };
-    assert_eq!([&asked.bytes()[..], payload].concat(), message, "a request says itself again");
-    assert_eq!(payload.len(), asked.payload());
+    let Ok((request, payload)) = RequestHeader::parse(message) else { return false };
+    assert_eq!([&request.bytes()[..], payload].concat(), message, "a request says itself again");
+    assert_eq!(payload.len(), request.payload());
     true
 }
 
@@ -359,19 +366,19 @@ mod tests {
             let moves = !matches!(operation, Operation::Flush | Operation::Goodbye);
             let (lba, length) = if moves { (lba, sectors * 512) } else { (0, 0) };
             let lowest = lowest.min(number);
-            let asked = Asked { operation, session, generation, number, lowest, lba, length };
+            let request = RequestHeader { operation, session, generation, number, lowest, lba, length };
             let granted = RemoteToken { at: session, len: u64::from(length), rkey: 9 };
             let payload = match operation {
                 Operation::WriteGranted { .. } => granted.to_bytes().to_vec(),
-                _ => vec![9; asked.payload()],
+                _ => vec![9; request.payload()],
             };
-            let message = [&asked.bytes()[..], &payload].concat();
-            prop_assert_eq!(asked.granted(&payload), matches!(operation, Operation::WriteGranted { .. }).then_some(granted));
-            let (again, payload) = Asked::parse(&message).unwrap();
-            prop_assert_eq!(again, asked);
-            prop_assert_eq!(payload.len(), asked.payload());
-            prop_assert!(Asked::parse(&message[..message.len() - 1]).is_err());
-            prop_assert!(Asked::parse(&[&message[..], &[0]].concat()).is_err());
+            let message = [&request.bytes()[..], &payload].concat();
+            prop_assert_eq!(request.granted(&payload), matches!(operation, Operation::WriteGranted { .. }).then_some(granted));
+            let (again, payload) = RequestHeader::parse(&message).unwrap();
+            prop_assert_eq!(again, request);
+            prop_assert_eq!(payload.len(), request.payload());
+            prop_assert!(RequestHeader::parse(&message[..message.len() - 1]).is_err());
+            prop_assert!(RequestHeader::parse(&[&message[..], &[0]].concat()).is_err());
         }
 
         #[test]

@@ -6,7 +6,7 @@ use overside_verbs::RemoteToken;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestHeader {
     /// Which operation.
     pub operation: Operation,
     /// The client's session.
@@ -62,7 +62,7 @@ impl Operation {
     }
 }
 
-impl Asked {
+impl RequestHeader {
     /// Bytes of the payload that follows.
     pub fn payload(&self) -> usize {
         match self.operation {
@@ -106,7 +106,7 @@ impl Asked {
     ///
     /// # Errors
     /// [`Malformed`] for anything else.
-    pub fn parse(message: &[u8]) -> Result<(Asked, &[u8]), Malformed> {
+    pub fn parse(message: &[u8]) -> Result<(RequestHeader, &[u8]), Malformed> {
         let (bytes, payload) = header(message)?;
         Ok((Self::of(bytes, payload)?, payload))
     }
@@ -115,7 +115,7 @@ impl Asked {
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
-    pub fn of(bytes: &[u8; HEADER], payload: &[u8]) -> Result<Asked, Malformed> {
+    pub fn of(bytes: &[u8; HEADER], payload: &[u8]) -> Result<RequestHeader, Malformed> {
         let (flags, hint) = (bytes[9], bytes[10]);
         let operation = match (bytes[8], flags, hint) {
             (READ, 0, 0) => Operation::Read,
@@ -132,7 +132,7 @@ impl Asked {
         zeros(&[bytes[11]])?;
         zeros(&bytes[28..32])?;
         zeros(&bytes[56..])?;
-        let asked = Asked {
+        let request = RequestHeader {
             operation,
             session: u64_at(bytes, 16),
             generation: u32_at(bytes, 24),
@@ -141,27 +141,27 @@ impl Asked {
             lba: u64_at(bytes, 48),
             length: u32_at(bytes, 12),
         };
-        if u32_at(bytes, 4) != asked.number as u32 {
+        if u32_at(bytes, 4) != request.number as u32 {
             return Err(Malformed("a request with two numbers"));
         }
-        if asked.lowest > asked.number {
+        if request.lowest > request.number {
             return Err(Malformed("a request below those that are unanswered"));
         }
         let bare = matches!(operation, Operation::Flush | Operation::Goodbye);
-        if bare && (asked.lba, asked.length) != (0, 0) {
+        if bare && (request.lba, request.length) != (0, 0) {
             return Err(Malformed("an operation without a place has one"));
         }
         let moves = operation.moves();
-        if moves && asked.length > PAYLOAD_BYTES_MAX {
+        if moves && request.length > PAYLOAD_BYTES_MAX {
             return Err(Malformed("more bytes than a message may have"));
         }
-        if payload.len() != asked.payload() {
+        if payload.len() != request.payload() {
             return Err(Malformed("a payload of another length"));
         }
-        if asked.granted(payload).is_some_and(|token| token.len != u64::from(asked.length)) {
+        if request.granted(payload).is_some_and(|token| token.len != u64::from(request.length)) {
             return Err(Malformed("a grant of another length"));
         }
-        Ok(asked)
+        Ok(request)
     }
 }
 

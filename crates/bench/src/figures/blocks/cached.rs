@@ -5,7 +5,7 @@ use super::{
     BLOCK_BYTES, KIB,
     clients::attach::Attached,
     disks::Disks,
-    load::{Asked, Client, Stretch, known},
+    load::{Client, LoadSpec, Stretch, known},
     looped,
     nbd::Nbd,
     node::{Node, Order},
@@ -180,14 +180,14 @@ impl Side {
 
     /// Reads at random places for so long.
     fn reads(&mut self, bytes: usize, depth: usize, ns: u64, seed: u64) -> Result<Stretch> {
-        let (mut random, asked) = (Random(seed), Asked { writes: false, bytes, depth });
+        let (mut random, load) = (Random(seed), LoadSpec { writes: false, bytes, depth });
         let before = self.used()?;
         let start = now_ns();
         let mut place = || (elapsed_ns(start) < ns).then(|| random.below(BYTES / bytes as u64) * bytes as u64);
         let mut done = match &mut self.end {
-            End::Volume(client) => client.run(asked, &mut place)?,
-            End::Nbd(nbd) => nbd.run(asked, &mut place)?,
-            End::File(reader) => reader.reads(asked, ns, seed)?,
+            End::Volume(client) => client.run(load, &mut place)?,
+            End::Nbd(nbd) => nbd.run(load, &mut place)?,
+            End::File(reader) => reader.reads(load, ns, seed)?,
         };
         done.server_ns = self.used()? - before;
         Ok(done)
@@ -210,17 +210,17 @@ fn settled(pid: u32) -> Result<Cpu> {
 fn by_depth(setting: &Setting<'_>, figure: &mut Figure, sides: &mut [Side]) -> Result<()> {
     let (all, rounds) = (sides.len(), setting.rounds());
     let depths = |side: &Side| if matches!(side.end, End::File(_)) { &[1][..] } else { &[1, 16] };
-    let mut asked: Vec<(usize, usize)> =
+    let mut cases: Vec<(usize, usize)> =
         (0..all).flat_map(|side| depths(&sides[side]).iter().map(move |depth| (side, *depth))).collect();
-    asked.extend([2, 4, 8, 32].map(|depth| (0, depth)));
+    cases.extend([2, 4, 8, 32].map(|depth| (0, depth)));
     let mut done = 0;
-    let samples = alternate(asked.len(), rounds, |at, round| {
+    let samples = alternate(cases.len(), rounds, |at, round| {
         done += 1;
-        setting.progress.part("blocks: cached, by depth", done, rounds * asked.len());
-        let (side, depth) = asked[at];
+        setting.progress.part("blocks: cached, by depth", done, rounds * cases.len());
+        let (side, depth) = cases[at];
         sides[side].reads(BLOCK_BYTES, depth, slice(setting), round as u64)
     })?;
-    for ((side, depth), stretches) in asked.into_iter().zip(&samples) {
+    for ((side, depth), stretches) in cases.into_iter().zip(&samples) {
         let name = &sides[side].name;
         let mut record = |what: &str, of: fn(&Stretch) -> f64| {
             figure.record(format!("cached, {what}: {name}"), depth as u64, stretches.iter().map(of).collect());
@@ -290,7 +290,7 @@ impl Local {
 
 /// Two nodes alike, pinned to one processor and to two: not the client's, where there are others.
 fn by_processors(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
-    let seats = messages::PLACES[0].take()?;
+    let seats = messages::PLACEMENTS[0].take()?;
     let node = |processors: usize| -> Result<(Side, Node)> {
         let node = seats.on(processors, || Node::start(cached_order()))?;
         node.fill(VOLUME, BYTES)?;
@@ -336,7 +336,7 @@ fn idle(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
         let (mut random, start) = (Random(round as u64), now_ns());
         let blocks = BYTES / BLOCK_BYTES as u64;
         let mut place = || (elapsed_ns(start) < slice(setting)).then(|| random.below(blocks) * BLOCK_BYTES as u64);
-        sessions[0].run(Asked { writes: false, bytes: BLOCK_BYTES, depth: 16 }, &mut place)?;
+        sessions[0].run(LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: 16 }, &mut place)?;
         thread::sleep(AFTER_LOAD);
         later.push(share()?);
     }

@@ -3,7 +3,7 @@
 use super::{
     BLOCK_BYTES, KIB,
     disks::{DISK_BYTES, Disks, STRIPE_BYTES},
-    load::{Asked, Client},
+    load::{Client, LoadSpec},
     node::{Node, Order},
 };
 use crate::{
@@ -48,8 +48,8 @@ fn by_size(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()
         done += 1;
         setting.progress.part("blocks: without a cache, by size", done, 4 * rounds * sizes.len());
         let bytes = sizes[at / 4];
-        let asked = Asked { writes: at % 4 / 2 == 1, bytes, depth: 1 };
-        Ok::<_, anyhow::Error>(clients[at % 2].places_after(asked, &places(DISK_BYTES, bytes, round, count))?.mean())
+        let load = LoadSpec { writes: at % 4 / 2 == 1, bytes, depth: 1 };
+        Ok::<_, anyhow::Error>(clients[at % 2].places_after(load, &places(DISK_BYTES, bytes, round, count))?.mean())
     })?;
     for (at, values) in samples.into_iter().enumerate() {
         let kind = ["read", "write"][at % 4 / 2];
@@ -60,7 +60,7 @@ fn by_size(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()
 
 /// Rates of 8 KiB.
 fn by_depth(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()> {
-    let asked: &[(bool, usize)] = if setting.quick {
+    let cases: &[(bool, usize)] = if setting.quick {
         &[(false, 2), (true, 8)]
     } else {
         &[(false, 1), (false, 2), (false, 4), (false, 8), (true, 1), (true, 2), (true, 4), (true, 8)]
@@ -68,16 +68,16 @@ fn by_depth(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<(
     let (rounds, count) = (setting.rounds(), if setting.quick { 12 } else { 48 });
     let mut clients = both(node)?;
     let mut done = 0;
-    let samples = alternate(2 * asked.len(), rounds, |at, round| {
+    let samples = alternate(2 * cases.len(), rounds, |at, round| {
         done += 1;
-        setting.progress.part("blocks: without a cache, by depth", done, 2 * rounds * asked.len());
-        let (writes, depth) = asked[at / 2];
+        setting.progress.part("blocks: without a cache, by depth", done, 2 * rounds * cases.len());
+        let (writes, depth) = cases[at / 2];
         let places = places(DISK_BYTES, BLOCK_BYTES, round, count);
-        let asked = Asked { writes, bytes: BLOCK_BYTES, depth };
-        Ok::<_, anyhow::Error>(clients[at % 2].places_after(asked, &places)?.per_s())
+        let load = LoadSpec { writes, bytes: BLOCK_BYTES, depth };
+        Ok::<_, anyhow::Error>(clients[at % 2].places_after(load, &places)?.per_s())
     })?;
     for (at, values) in samples.into_iter().enumerate() {
-        let (writes, depth) = asked[at / 2];
+        let (writes, depth) = cases[at / 2];
         let kind = if writes { "writes" } else { "reads" };
         figure.record(format!("cache off, {kind}/s: {}", BOTH[at % 2]), depth as u64, values);
     }
@@ -90,11 +90,11 @@ fn shares(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()>
         [node.client("shm", ONE, Role::Reader, 128 << 10)?, node.client("shm", FIVE, Role::Reader, 128 << 10)?];
     let count = if setting.quick { 12 } else { 100 };
     let samples = alternate(2, setting.rounds(), |side, round| -> Result<f64> {
-        let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: [2, 10][side] };
+        let load = LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: [2, 10][side] };
         let disks = [1, 5][side];
         let places = places(disks * DISK_BYTES, BLOCK_BYTES, round, count * disks);
         let (before, start) = (node.cpu()?, now_ns());
-        clients[side].places(asked, &places)?;
+        clients[side].places(load, &places)?;
         Ok((node.cpu()? - before) as f64 / elapsed_ns(start) as f64)
     })?;
     for (disks, values) in [1, 5].into_iter().zip(samples) {
@@ -110,8 +110,8 @@ fn stripes(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<()
     let bytes = 10 * STRIPE_BYTES as usize;
     let count = if setting.quick { 3 } else { 20 };
     let samples = alternate(2, setting.rounds(), |side, round| {
-        let asked = Asked { writes: false, bytes, depth: 1 };
-        Ok::<_, anyhow::Error>(clients[side].places_after(asked, &places(5 * DISK_BYTES, bytes, round, count))?.mean())
+        let load = LoadSpec { writes: false, bytes, depth: 1 };
+        Ok::<_, anyhow::Error>(clients[side].places_after(load, &places(5 * DISK_BYTES, bytes, round, count))?.mean())
     })?;
     for (name, values) in ["at most 64 KiB", "all at once"].into_iter().zip(samples) {
         figure.record(format!("five disks, a read, ns: {name}"), bytes as u64, values);
@@ -145,8 +145,8 @@ fn parity(setting: &Setting<'_>, figure: &mut Figure, node: &mut Node) -> Result
             _ => node.ios(PARITY),
         };
         let before = counts()?;
-        let asked = Asked { writes: true, bytes: bytes as usize, depth: 1 };
-        let mean = clients[side].places_after(asked, &places)?.mean();
+        let load = LoadSpec { writes: true, bytes: bytes as usize, depth: 1 };
+        let mean = clients[side].places_after(load, &places)?.mean();
         let after = counts()?;
         (0..2).for_each(|kind| ios[at][kind] += after[kind] - before[kind]);
         Ok(mean)

@@ -135,7 +135,7 @@ pub(super) const STRIPE_BYTES: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::{Asked, Client};
+    use super::super::load::{Client, LoadSpec};
     use super::*;
 
     /// What the paper's argument of RAID 5 counts: a whole row is written without a read, a part of it is not.
@@ -145,8 +145,8 @@ mod tests {
         let mut client = Client::over(device);
         let mut write = |bytes: u64| {
             let before = ios.counts();
-            let asked = Asked { writes: true, bytes: bytes as usize, depth: 1 };
-            client.places(asked, &[0]).unwrap();
+            let load = LoadSpec { writes: true, bytes: bytes as usize, depth: 1 };
+            client.places(load, &[0]).unwrap();
             let after = ios.counts();
             [after[0] - before[0], after[1] - before[1]]
         };

@@ -3,7 +3,7 @@
 use super::{
     BLOCK_BYTES, KIB,
     disks::{DISK_BYTES, Disks},
-    load::{Asked, Client, Stretch},
+    load::{Client, LoadSpec, Stretch},
     node::{Node, Order},
 };
 use crate::{
@@ -31,7 +31,7 @@ fn one_disk(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<(
     let mut local = Client::over(Disks::One.open()?.0);
     let mut client = node.client("shm", ONE, Role::Reader, LONGEST)?;
     warm(&mut client)?;
-    let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: 1 };
+    let load = LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: 1 };
     let mut places = Places::new(DISK_BYTES);
     let (rounds, misses) = (setting.rounds(), if setting.quick { 10 } else { 40 });
     let mut found = vec![Vec::new(); HITS.len()];
@@ -46,10 +46,10 @@ fn one_disk(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result<(
         }
         let block = (side % HITS.len() * BLOCK_BYTES) as u64;
         let cold: Vec<u64> = of_round.1.iter().map(|slot| slot + block).collect();
-        let Some(hits) = HITS.get(side) else { return Ok(local.places_after(asked, &cold)?.mean()) };
+        let Some(hits) = HITS.get(side) else { return Ok(local.places_after(load, &cold)?.mean()) };
         let own = places.mixed(BLOCK_BYTES, *hits, &cold);
         let before = node.found(ONE)?;
-        let mean = client.places_after(asked, &own)?.mean();
+        let mean = client.places_after(load, &own)?.mean();
         let after = node.found(ONE)?;
         found[side].push((after[0] - before[0]) as f64 / (own.len() as f64));
         Ok(mean)
@@ -95,9 +95,9 @@ fn five_disks(setting: &Setting<'_>, figure: &mut Figure, node: &Node) -> Result
                 places.mixed(bytes, hits, &cold)
             }
         };
-        let asked = Asked { writes: false, bytes, depth: 10 };
+        let load = LoadSpec { writes: false, bytes, depth: 10 };
         let client = if hits.is_some() { &mut client } else { &mut local };
-        Ok(client.places(asked, &places)?.bytes_per_s())
+        Ok(client.places(load, &places)?.bytes_per_s())
     })?;
     for ((bytes, hits), values) in sides.into_iter().zip(samples) {
         figure.record(five(hits), bytes as u64, values);
@@ -117,8 +117,8 @@ pub(super) fn five(hits: Option<u64>) -> String {
 /// What is to be found in the cache comes often, so that what comes once does not take its place.
 fn warm(client: &mut Client) -> Result<Stretch> {
     let blocks: Vec<u64> = (0..WARM_BYTES).step_by(BLOCK_BYTES).collect();
-    let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: 4 };
-    (0..4).try_fold(Stretch::default(), |_, _| client.places(asked, &blocks))
+    let load = LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: 4 };
+    (0..4).try_fold(Stretch::default(), |_, _| client.places(load, &blocks))
 }
 
 /// Where requests go: to what is in the cache, or to what was not read for as long as the cache remembers.

@@ -18,7 +18,7 @@ use std::{
 
 /// What is asked for again and again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct LoadSpec {
     pub(super) writes: bool,
     pub(super) bytes: usize,
     /// Requests outstanding.
@@ -112,22 +112,22 @@ impl Client {
     }
 
     /// Requests go to these places, in their order.
-    pub(super) fn places(&mut self, asked: Asked, places: &[u64]) -> Result<Stretch> {
+    pub(super) fn places(&mut self, load: LoadSpec, places: &[u64]) -> Result<Stretch> {
         let mut left = places.iter().copied();
-        self.run(asked, &mut || left.next())
+        self.run(load, &mut || left.next())
     }
 
     /// The same, once the arm of a disk is where the first one leaves it: that one is not counted.
-    pub(super) fn places_after(&mut self, asked: Asked, places: &[u64]) -> Result<Stretch> {
+    pub(super) fn places_after(&mut self, load: LoadSpec, places: &[u64]) -> Result<Stretch> {
         let (first, rest) = places.split_first().context("no place")?;
-        self.places(Asked { depth: 1, ..asked }, &[*first])?;
-        self.places(asked, rest)
+        self.places(LoadSpec { depth: 1, ..load }, &[*first])?;
+        self.places(load, rest)
     }
 
     /// Requests go where `place` says, until it says no more.
-    pub(super) fn run(&mut self, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
-        let mut free = self.room(asked)?;
-        let (mut begun, mut tags) = (vec![0; asked.depth], (0..asked.depth as u64).collect::<Vec<_>>());
+    pub(super) fn run(&mut self, load: LoadSpec, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
+        let mut free = self.room(load)?;
+        let (mut begun, mut tags) = (vec![0; load.depth], (0..load.depth as u64).collect::<Vec<_>>());
         let (mut queue, mut ended): (VecDeque<Request>, Vec<Completion>) = (VecDeque::new(), Vec::new());
         let (mut done, mut is_over) = (Stretch::default(), false);
         let (cpu, start) = (Cpu::own(), now_ns());
@@ -139,14 +139,14 @@ impl Client {
                     break;
                 };
                 let buffer = free.pop().context("no buffer")?;
-                let work = match asked.writes {
-                    true => Work::Write { at, from: Bytes::prefix(buffer, asked.bytes), fua: self.durable },
-                    false => Work::Read { at, length: asked.bytes, into: buffer },
+                let work = match load.writes {
+                    true => Work::Write { at, from: Bytes::prefix(buffer, load.bytes), fua: self.durable },
+                    false => Work::Read { at, length: load.bytes, into: buffer },
                 };
                 begun[tag as usize] = now_ns();
                 queue.push_back(Request { tag, work });
             }
-            if tags.len() == asked.depth {
+            if tags.len() == load.depth {
                 break;
             }
             self.device.submit(&mut queue);
@@ -164,21 +164,21 @@ impl Client {
                 tags.push(tag);
                 free.push(match work {
                     Work::Read { into, .. } => into,
-                    Work::Write { from, .. } => from.into_buffer().or_else(|_| buffer(asked.bytes))?,
+                    Work::Write { from, .. } => from.into_buffer().or_else(|_| buffer(load.bytes))?,
                     _ => continue,
                 });
             }
         }
         (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-        done.bytes = done.times.len() as u64 * asked.bytes as u64;
-        self.free.insert(asked.bytes, free);
+        done.bytes = done.times.len() as u64 * load.bytes as u64;
+        self.free.insert(load.bytes, free);
         Ok(done)
     }
 
     /// Reads one after another, polling all the time, and sees what of each is this process' own.
     pub(super) fn parts(&mut self, bytes: usize, place: &mut dyn FnMut() -> Option<u64>) -> Result<Parts> {
-        let asked = Asked { writes: false, bytes, depth: 1 };
-        let mut free = self.room(asked)?;
+        let load = LoadSpec { writes: false, bytes, depth: 1 };
+        let mut free = self.room(load)?;
         let (mut queue, mut ended, mut done) = (VecDeque::new(), Vec::new(), Parts::default());
         while let Some(at) = place() {
             let into = free.pop().context("no buffer")?;
@@ -259,10 +259,10 @@ impl Client {
     }
 
     /// As many buffers as requests, touched before time is taken.
-    fn room(&mut self, asked: Asked) -> Result<Vec<Buffer>> {
-        let mut free = self.free.remove(&asked.bytes).unwrap_or_default();
-        while free.len() < asked.depth {
-            let mut one = buffer(asked.bytes)?;
+    fn room(&mut self, load: LoadSpec) -> Result<Vec<Buffer>> {
+        let mut free = self.free.remove(&load.bytes).unwrap_or_default();
+        while free.len() < load.depth {
+            let mut one = buffer(load.bytes)?;
             one.fill(0xA5);
             free.push(one);
         }
@@ -274,14 +274,14 @@ impl Client {
 /// more. `asks` sends the request of a number for a place; `ended` waits until one has ended, and gives its number.
 pub(super) fn closed_loop<S>(
     server: &mut S,
-    asked: Asked,
+    load: LoadSpec,
     place: &mut dyn FnMut() -> Option<u64>,
     asks: impl Fn(&mut S, u32, u64) -> Result<()>,
     ended: impl Fn(&mut S) -> Result<u64>,
 ) -> Result<Stretch> {
-    let (mut begun, mut done) = (Vec::with_capacity(asked.depth), Stretch::default());
+    let (mut begun, mut done) = (Vec::with_capacity(load.depth), Stretch::default());
     let (cpu, start) = (Cpu::own(), now_ns());
-    while begun.len() < asked.depth
+    while begun.len() < load.depth
         && let Some(at) = place()
     {
         begun.push(now_ns());
@@ -302,7 +302,7 @@ pub(super) fn closed_loop<S>(
         }
     }
     (done.wall_ns, done.client_ns) = (elapsed_ns(start), Cpu::own() - cpu);
-    done.bytes = done.times.len() as u64 * asked.bytes as u64;
+    done.bytes = done.times.len() as u64 * load.bytes as u64;
     Ok(done)
 }
 
@@ -330,17 +330,17 @@ mod tests {
     /// Answers the one in the middle of what it was asked, and writes down all places.
     #[derive(Default)]
     struct Server {
-        asked: Vec<u64>,
+        outstanding: Vec<u64>,
         places: Vec<u64>,
         most: usize,
     }
 
     impl Server {
         fn ask(&mut self, number: u32, at: u64) -> Result<()> {
-            ensure!(!self.asked.contains(&number.into()), "it is under way");
-            self.asked.push(number.into());
+            ensure!(!self.outstanding.contains(&number.into()), "it is under way");
+            self.outstanding.push(number.into());
             self.places.push(at);
-            self.most = self.most.max(self.asked.len());
+            self.most = self.most.max(self.outstanding.len());
             Ok(())
         }
     }
@@ -349,11 +349,11 @@ mod tests {
     fn as_many_are_outstanding_as_are_asked_for_and_each_place_is_asked_once() {
         for (depth, requests) in [(1, 9), (4, 9), (16, 9), (4, 0)] {
             let (mut server, mut places) = (Server::default(), 0..requests);
-            let asked = Asked { writes: false, bytes: 512, depth };
-            let middle = |server: &mut Server| Ok(server.asked.swap_remove(server.asked.len() / 2));
-            let done = closed_loop(&mut server, asked, &mut || places.next(), Server::ask, middle).unwrap();
+            let load = LoadSpec { writes: false, bytes: 512, depth };
+            let middle = |server: &mut Server| Ok(server.outstanding.swap_remove(server.outstanding.len() / 2));
+            let done = closed_loop(&mut server, load, &mut || places.next(), Server::ask, middle).unwrap();
             assert_eq!(server.places, (0..requests).collect::<Vec<_>>());
-            assert_eq!((server.most as u64, server.asked.len()), ((depth as u64).min(requests), 0));
+            assert_eq!((server.most as u64, server.outstanding.len()), ((depth as u64).min(requests), 0));
             assert_eq!((done.times.len() as u64, done.bytes), (requests, requests * 512));
         }
     }
@@ -361,8 +361,8 @@ mod tests {
     #[test]
     fn an_answer_to_what_was_not_asked_ends_it() {
         for number in [2, u64::from(u32::MAX) + 1, u64::MAX] {
-            let asked = Asked { writes: false, bytes: 512, depth: 2 };
-            let done = closed_loop(&mut Server::default(), asked, &mut || Some(0), Server::ask, |_| Ok(number));
+            let load = LoadSpec { writes: false, bytes: 512, depth: 2 };
+            let done = closed_loop(&mut Server::default(), load, &mut || Some(0), Server::ask, |_| Ok(number));
             assert!(done.unwrap_err().to_string().contains("not asked"), "{number}");
         }
     }

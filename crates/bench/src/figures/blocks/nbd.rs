@@ -1,6 +1,6 @@
 //! The plainest client of NBD there is: the same for every server, so that servers are compared and not their clients.
 
-use super::load::{Asked, STEP_BYTES, Stretch, closed_loop, known};
+use super::load::{LoadSpec, STEP_BYTES, Stretch, closed_loop, known};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{Read, Write},
@@ -69,12 +69,12 @@ impl Nbd {
     }
 
     /// As [`Client::run`](super::load::Client::run).
-    pub(super) fn run(&mut self, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
-        let kind = if asked.writes { WRITE } else { READ };
-        let payload = vec![0xA5; if asked.writes { asked.bytes } else { 0 }];
-        self.reply.resize(HEAD_BYTES + asked.bytes - payload.len(), 0);
-        let asks = |nbd: &mut Nbd, number: u32, at| nbd.ask(kind, number.into(), at, asked.bytes, &payload);
-        closed_loop(self, asked, place, asks, |nbd| {
+    pub(super) fn run(&mut self, load: LoadSpec, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
+        let kind = if load.writes { WRITE } else { READ };
+        let payload = vec![0xA5; if load.writes { load.bytes } else { 0 }];
+        self.reply.resize(HEAD_BYTES + load.bytes - payload.len(), 0);
+        let asks = |nbd: &mut Nbd, number: u32, at| nbd.ask(kind, number.into(), at, load.bytes, &payload);
+        closed_loop(self, load, place, asks, |nbd| {
             nbd.line.read_exact(&mut nbd.reply).context("the NBD server does not answer")?;
             answered(&nbd.reply)
         })

@@ -3,7 +3,7 @@
 
 use super::{
     cached::BYTES,
-    load::{Asked, STEP_BYTES, Stretch, known},
+    load::{LoadSpec, STEP_BYTES, Stretch, known},
 };
 use crate::{
     figures::tables::clients::Random,
@@ -62,14 +62,14 @@ impl Reader {
     }
 
     /// Reads at random places for so long.
-    pub(super) fn reads(&mut self, asked: Asked, ns: u64, seed: u64) -> Result<Stretch> {
-        ensure!(asked.depth == 1, "a file is read by one call at a time");
+    pub(super) fn reads(&mut self, load: LoadSpec, ns: u64, seed: u64) -> Result<Stretch> {
+        ensure!(load.depth == 1, "a file is read by one call at a time");
         let line = self.line.as_mut().context("the reader of a file has ended")?;
-        write_words(line, &[asked.bytes as u64, ns, seed])?;
+        write_words(line, &[load.bytes as u64, ns, seed])?;
         let mut word = || read_word(line).context("the reader of a file ended; its last words are above");
         let (wall_ns, client_ns, count) = (word()?, word()?, word()?);
         let times = (0..count).map(|_| word()).collect::<Result<Vec<_>>>()?;
-        let bytes = count * asked.bytes as u64;
+        let bytes = count * load.bytes as u64;
         Ok(Stretch { times, bytes, wall_ns, client_ns, ..Stretch::default() })
     }
 }

@@ -26,7 +26,7 @@ use overside::table::wire::DataStatus;
 use serde_json::json;
 use std::{fs, path::Path, thread, time::Duration};
 
-pub use ours::{Batches, Ground, Ours, Values};
+pub use ours::{Batches, Ours, Testbed, Values};
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let room = folder::room(&folder::parent(setting.dir)?, if setting.quick { ROOM_QUICK } else { ROOM })?;

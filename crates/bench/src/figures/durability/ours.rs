@@ -13,7 +13,7 @@ use overside::table::wire::Durability;
 use std::path::Path;
 
 /// A folder for all stores of a comparison, which is cleared away with their servers whatever becomes of this process.
-pub struct Ground {
+pub struct Testbed {
     place: DataFolder,
 }
 
@@ -39,7 +39,7 @@ pub struct Values {
     value: [u8; VALUE_BYTES],
 }
 
-impl Ground {
+impl Testbed {
     /// Clients of each side.
     pub const CLIENTS: u64 = CLIENTS;
     /// Keys of each table.
@@ -53,8 +53,8 @@ impl Ground {
     ///
     /// # Errors
     /// What is written there is on no disk, or nothing can be.
-    pub fn new(dir: Option<&Path>) -> Result<Ground> {
-        Ok(Ground { place: DataFolder::new(dir)? })
+    pub fn new(dir: Option<&Path>) -> Result<Testbed> {
+        Ok(Testbed { place: DataFolder::new(dir)? })
     }
 
     /// The folder.
@@ -73,9 +73,9 @@ impl Ours {
     ///
     /// # Errors
     /// A process could not be started.
-    pub fn start(ground: &Ground, durability: Durability) -> Result<Ours> {
+    pub fn start(testbed: &Testbed, durability: Durability) -> Result<Ours> {
         let over = Over::new("shm", None)?;
-        Ok(Ours { side: DurableServer::start(&over, Kept::On(durability), ground.folder())? })
+        Ok(Ours { side: DurableServer::start(&over, Kept::On(durability), testbed.folder())? })
     }
 
     /// Puts batches for so long.

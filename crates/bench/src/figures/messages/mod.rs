@@ -36,7 +36,7 @@ pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
 }
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
-    let places: &[Place] = if setting.over.to.is_some() { &[BETWEEN] } else { &PLACES };
+    let placements: &[Placement] = if setting.over.to.is_some() { &[BETWEEN] } else { &PLACEMENTS };
     let (provider, transports) = match &setting.over.to {
         Some(host) => (setting.over.name(), vec![host.transport().name]),
         None => ("every provider present", transports()),
@@ -55,20 +55,20 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     );
     let mut absent = Vec::new();
     let mut measured = Vec::new();
-    for place in places {
-        measured.push((*place, placement(setting, *place, &transports, &mut absent)?));
+    for placement in placements {
+        measured.push((*placement, measure_at(setting, *placement, &transports, &mut absent)?));
     }
-    for (place, sides) in &measured {
-        table(&mut figure, place, sides);
+    for (placement, sides) in &measured {
+        table(&mut figure, placement, sides);
     }
     let swept = |transport: &&str| setting.wants(&side_name(transport, Way::FramedInline));
     let swept: Vec<&str> = transports.iter().copied().filter(swept).collect();
-    sweep::measure(setting, &places[0], &swept, &mut figure)?;
+    sweep::measure(setting, &placements[0], &swept, &mut figure)?;
     if setting.over.to.is_none() {
         bars(&mut figure, &measured);
     }
     record(&mut figure, &measured);
-    figure.more.insert("placements".into(), measured.iter().map(|(place, sides)| data(place, sides)).collect());
+    figure.more.insert("placements".into(), measured.iter().map(|(placement, sides)| data(placement, sides)).collect());
     for why in &absent {
         eprintln!("messages, not measured: {why}");
     }
@@ -101,7 +101,7 @@ fn text_within() -> String {
 
 /// Where both ends run, and beside what.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct Placement {
     pub(super) name: &'static str,
     processors: usize,
     busy: usize,
@@ -109,24 +109,24 @@ pub(super) struct Place {
     apart: bool,
 }
 
-impl Place {
+impl Placement {
     /// Puts this process there, and those that it starts from now on, until that is dropped.
     pub(super) fn take(&self) -> Result<Seats> {
         Seats::take(self.processors, self.busy, self.apart)
     }
 }
 
-pub(super) const PLACES: [Place; 3] = [
-    Place { name: "two idle cores", processors: 2, busy: 0, apart: true },
-    Place { name: "one core", processors: 1, busy: 0, apart: false },
-    Place { name: "two busy cores", processors: 2, busy: 2, apart: false },
+pub(super) const PLACEMENTS: [Placement; 3] = [
+    Placement { name: "two idle cores", processors: 2, busy: 0, apart: true },
+    Placement { name: "one core", processors: 1, busy: 0, apart: false },
+    Placement { name: "two busy cores", processors: 2, busy: 2, apart: false },
 ];
 
 /// Two processors, and the scheduler says who is on which.
-pub(super) const ANYWHERE: Place = Place { name: "two cores", processors: 2, busy: 0, apart: false };
+pub(super) const ANYWHERE: Placement = Placement { name: "two cores", processors: 2, busy: 0, apart: false };
 
 /// This end where the scheduler puts it, the other one on another host.
-const BETWEEN: Place = Place { name: "between hosts", ..ANYWHERE };
+const BETWEEN: Placement = Placement { name: "between hosts", ..ANYWHERE };
 
 /// A side's rounds.
 struct Rounds {
@@ -151,13 +151,13 @@ fn transports() -> Vec<&'static str> {
     Transport::all().filter(|transport| transport.is_here()).map(|transport| transport.name).collect()
 }
 
-fn placement(
+fn measure_at(
     setting: &Setting<'_>,
-    place: Place,
+    placement: Placement,
     transports: &[&str],
     absent: &mut Vec<String>,
 ) -> Result<Vec<Rounds>> {
-    let seats = place.take()?;
+    let seats = placement.take()?;
     let mut sides = sides(setting, &seats, transports)?;
     let (mut others, why) = match setting.over.to {
         None => Foreign::present(&seats, slice_ns(setting), MESSAGE_BYTES, |name| setting.wants(name)),
@@ -168,7 +168,7 @@ fn placement(
     let (mut done, all) = (0, sides.len() + others.len());
     let samples = alternate(all, rounds, |side, round| {
         done += 1;
-        setting.progress.part(&format!("messages, {}", place.name), done, rounds * all);
+        setting.progress.part(&format!("messages, {}", placement.name), done, rounds * all);
         match sides.get_mut(side) {
             Some(ours) => ours.play(slice_ns(setting), MESSAGE_BYTES),
             // Most of their time is starting.
@@ -177,7 +177,7 @@ fn placement(
         }
     })?;
     let why = why.into_iter().chain(others.iter().filter_map(Foreign::failed));
-    absent.extend(why.map(|why| format!("{}: {why}", place.name)));
+    absent.extend(why.map(|why| format!("{}: {why}", placement.name)));
     let names = sides.iter().map(|side| side.name.clone()).chain(others.iter().map(Foreign::name));
     let mut named: Vec<_> = names.zip(samples).map(|(name, stretches)| Rounds { name, stretches }).collect();
     named.iter_mut().for_each(|side| side.stretches.retain(|stretch| stretch.round_trips > 0));
@@ -244,12 +244,12 @@ fn kernel_tcp(setting: &Setting<'_>, seats: &Seats) -> Result<Match> {
 
 /// A side over a provider, and how long an inline message of its may be.
 fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
-    let meeting = match &setting.over.to {
-        Some(host) => host.meeting()?,
-        None => Over::new(transport, setting.over.rdma_device.as_deref())?.meeting()?,
+    let rendezvous = match &setting.over.to {
+        Some(host) => host.rendezvous()?,
+        None => Over::new(transport, setting.over.rdma_device.as_deref())?.rendezvous()?,
     };
-    let mut endpoint = Verbs::endpoint(&meeting)?;
-    let mut listener = endpoint.listen(meeting.address.name())?;
+    let mut endpoint = Verbs::endpoint(&rendezvous)?;
+    let mut listener = endpoint.listen(rendezvous.address.name())?;
     let mut inline_max = 0;
     let name = side_name(transport, way);
     let open = |line: &mut UnixStream| {
@@ -259,8 +259,8 @@ fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> 
         inline_max = side.inline_max;
         Ok(Box::new(side) as Box<dyn play::Side>)
     };
-    let end = OtherEnd::Answers(way, meeting.address.clone());
-    let side = against(setting, seats, &name, &end, &meeting.network, open)?;
+    let end = OtherEnd::Answers(way, rendezvous.address.clone());
+    let side = against(setting, seats, &name, &end, &rendezvous.network, open)?;
     Ok((side, inline_max))
 }
 
@@ -268,7 +268,7 @@ fn side_name(transport: &str, way: Way) -> String {
     format!("{transport}: {}", way.name())
 }
 
-fn table(figure: &mut Figure, place: &Place, sides: &[Rounds]) {
+fn table(figure: &mut Figure, placement: &Placement, sides: &[Rounds]) {
     let over = |side: &Rounds, other: &str| {
         let other = sides.iter().find(|side| side.name == other);
         other
@@ -290,41 +290,41 @@ fn table(figure: &mut Figure, place: &Place, sides: &[Rounds]) {
     };
     let head = ["", "thousand/s", "quartiles", "CPU µs each", "× spin ring", "× futex", "× Unix", "× TCP"];
     figure.tables.push(Table {
-        caption: format!("Round trips of {MESSAGE_BYTES} B, {}", place.name),
+        caption: format!("Round trips of {MESSAGE_BYTES} B, {}", placement.name),
         head: head.map(str::to_owned).to_vec(),
         rows: sides.iter().map(row).collect(),
     });
 }
 
-fn data(place: &Place, sides: &[Rounds]) -> serde_json::Value {
+fn data(placement: &Placement, sides: &[Rounds]) -> serde_json::Value {
     let side = |side: &Rounds| {
         let spread = Spread::of(&side.per_s());
         json!({"side": side.name, "round_trips_per_s": spread.median, "spread": spread, "cpu_ns_each": side.cpu_each()})
     };
-    json!({"placement": place.name, "sides": sides.iter().map(side).collect::<Vec<_>>()})
+    json!({"placement": placement.name, "sides": sides.iter().map(side).collect::<Vec<_>>()})
 }
 
-fn ratio(measured: &[(Place, Vec<Rounds>)], place: usize, ours: &str, theirs: &str) -> Option<Ratio> {
-    let sides = &measured.get(place)?.1;
+fn ratio(measured: &[(Placement, Vec<Rounds>)], placement: usize, ours: &str, theirs: &str) -> Option<Ratio> {
+    let sides = &measured.get(placement)?.1;
     let of = |name: &str| Some(sides.iter().find(|side| side.name == name)?.per_s());
     Ratio::paired(&of(ours)?, &of(theirs)?)
 }
 
-fn bars(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)]) {
+fn bars(figure: &mut Figure, measured: &[(Placement, Vec<Rounds>)]) {
     let ours = side_name("shm", Way::SendInline);
     let two = Pinned::processors() >= 2;
-    for (place, theirs, wanted) in [(0, SPIN, 0.6), (1, FUTEX, 0.7), (1, UNIX, 1.3), (2, UNIX, 1.0)] {
+    for (placement, theirs, wanted) in [(0, SPIN, 0.6), (1, FUTEX, 0.7), (1, UNIX, 1.3), (2, UNIX, 1.0)] {
         // With one processor in all there is no such placement.
-        let ratio = if two || place == 1 { ratio(measured, place, &ours, theirs) } else { None };
-        figure.bars.push(Bar::at_least(format!("{ours} over {theirs}, {}", PLACES[place].name), wanted, ratio));
+        let ratio = if two || placement == 1 { ratio(measured, placement, &ours, theirs) } else { None };
+        figure.bars.push(Bar::at_least(format!("{ours} over {theirs}, {}", PLACEMENTS[placement].name), wanted, ratio));
     }
 }
 
 /// What every round came to, as rules read it.
-fn record(figure: &mut Figure, measured: &[(Place, Vec<Rounds>)]) {
-    let sides = measured.iter().flat_map(|(place, sides)| sides.iter().map(move |side| (place, side)));
-    for (place, side) in sides.filter(|(_, side)| !side.stretches.is_empty()) {
-        figure.record(format!("{}, {}", place.name, side.name), MESSAGE_BYTES as u64, side.per_s());
+fn record(figure: &mut Figure, measured: &[(Placement, Vec<Rounds>)]) {
+    let sides = measured.iter().flat_map(|(placement, sides)| sides.iter().map(move |side| (placement, side)));
+    for (placement, side) in sides.filter(|(_, side)| !side.stretches.is_empty()) {
+        figure.record(format!("{}, {}", placement.name, side.name), MESSAGE_BYTES as u64, side.per_s());
     }
 }
 

@@ -144,7 +144,7 @@ pub(in crate::figures) fn child(arguments: &[OsString]) -> Result<()> {
         ["futex"] => Box::new(bare::Futex::theirs(input()?)?),
         ["unix"] => Box::new(sockets::Stream::unix(input()?)),
         ["tcp", address, secret] => Box::new(sockets::Stream::connect(address, secret)?),
-        ["verbs", way, meeting] => Box::new(verbs::Verbs::connect(way.parse()?, &meeting.parse()?, &mut line)?),
+        ["verbs", way, rendezvous] => Box::new(verbs::Verbs::connect(way.parse()?, &rendezvous.parse()?, &mut line)?),
         _ => bail!("there is no such side: {arguments:?}"),
     };
     // The parent hangs up when it is done.

@@ -1,7 +1,7 @@
 //! Bytes in the request or fetched from memory, by size (rdma-sockets' `rdmaInlineComparison`, RS-M19).
 
 use super::{
-    Place, provided, slice_ns,
+    Placement, provided, slice_ns,
     verbs::{FRAME, SIZES, Way},
 };
 use crate::{
@@ -24,9 +24,14 @@ struct Size {
     gain: Option<Ratio>,
 }
 
-pub(super) fn measure(setting: &Setting<'_>, place: &Place, transports: &[&str], figure: &mut Figure) -> Result<()> {
+pub(super) fn measure(
+    setting: &Setting<'_>,
+    placement: &Placement,
+    transports: &[&str],
+    figure: &mut Figure,
+) -> Result<()> {
     for transport in transports {
-        let seats = place.take()?;
+        let seats = placement.take()?;
         let (plain, inline_max) = provided(setting, &seats, transport, Way::Framed)?;
         let mut sides = [plain, provided(setting, &seats, transport, Way::FramedInline)?.0];
         let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| size + FRAME <= inline_max).collect();
@@ -43,19 +48,19 @@ pub(super) fn measure(setting: &Setting<'_>, place: &Place, transports: &[&str],
                 figure.record(format!("{transport}, {way}"), *size as u64, rates);
             }
         }
-        show(figure, transport, place, &swept);
+        show(figure, transport, placement, &swept);
     }
     Ok(())
 }
 
-fn show(figure: &mut Figure, transport: &str, place: &Place, swept: &[Size]) {
+fn show(figure: &mut Figure, transport: &str, placement: &Placement, swept: &[Size]) {
     let row = |size: &Size| {
         let gain = shown(size.gain);
         let rate = |spread: &Spread| format!("{:.1}", spread.median / 1e3);
         vec![size.size.to_string(), rate(&size.plain), rate(&size.inline), gain]
     };
     figure.tables.push(Table {
-        caption: format!("Header and footer over {transport}, {}, thousand round trips a second", place.name),
+        caption: format!("Header and footer over {transport}, {}, thousand round trips a second", placement.name),
         head: ["bytes", "fetched from memory", "inline", "inline over fetched"].map(str::to_owned).to_vec(),
         rows: swept.iter().map(row).collect(),
     });

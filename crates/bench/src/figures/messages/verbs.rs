@@ -8,8 +8,8 @@
 use super::play::{Ball, Side, Stretch, follow, lead};
 use crate::{
     figures::sender::port_options,
-    meeting::Meeting,
     process::{read_word, write_words},
+    rendezvous::Rendezvous,
 };
 use anyhow::{Context, Result, bail, ensure};
 use overside::{
@@ -84,14 +84,14 @@ pub(super) struct Verbs {
 
 impl Verbs {
     /// An end without a connection.
-    pub(super) fn endpoint(meeting: &Meeting) -> Result<Endpoint> {
-        Ok(Endpoint::builder(meeting.provider()?).port(port_options()).open()?)
+    pub(super) fn endpoint(rendezvous: &Rendezvous) -> Result<Endpoint> {
+        Ok(Endpoint::builder(rendezvous.provider()?).port(port_options()).open()?)
     }
 
     /// The connecting end.
-    pub(super) fn connect(way: Way, meeting: &Meeting, line: &mut UnixStream) -> Result<Verbs> {
-        let mut endpoint = Verbs::endpoint(meeting)?;
-        let pair = endpoint.connect(meeting.address.name(), PATIENCE)?;
+    pub(super) fn connect(way: Way, rendezvous: &Rendezvous, line: &mut UnixStream) -> Result<Verbs> {
+        let mut endpoint = Verbs::endpoint(rendezvous)?;
+        let pair = endpoint.connect(rendezvous.address.name(), PATIENCE)?;
         Verbs::over(way, endpoint, pair, line)
     }
 

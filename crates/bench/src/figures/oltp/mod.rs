@@ -47,21 +47,21 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         setting.progress.part("oltp: warehouses loaded", done as usize, warehouses as usize);
     })?;
     let bytes = folder_bytes(&data)?;
-    let mut ground = Ground::start(&mut keeper, &tpcc, &data)?;
+    let mut databases = Databases::start(&mut keeper, &tpcc, &data)?;
     let mut absent = Vec::new();
     match files::start(&mut keeper, &tpcc, &data, setting.library) {
-        Ok(database) => ground.databases.push(database),
+        Ok(database) => databases.all.push(database),
         Err(error) => absent.push(format!("{WDSA}: {error:#}")),
     }
     fs::remove_dir_all(&data)?;
     let mut figure = Figure::new("oltp", "shm", "TPC-C on an Attached Volume");
-    let lost = rounds(setting, &mut figure, &mut keeper, &tpcc, &ground)?;
-    let whole = if lost.is_some() { WDSA_AT } else { ground.databases.len() };
+    let lost = rounds(setting, &mut figure, &mut keeper, &tpcc, &databases)?;
+    let whole = if lost.is_some() { WDSA_AT } else { databases.all.len() };
     absent.extend(lost.map(|error| format!("{error:#}")));
-    for database in ground.databases.iter().take(whole) {
+    for database in databases.all.iter().take(whole) {
         tpcc.check(&mut keeper, database.port)?;
     }
-    ground.stop();
+    databases.stop();
     figure.count("database, bytes over memory and cache", 0, None, bytes as f64 / (MEMORY + CACHE) as f64);
     tell(&mut figure, warehouses, bytes, &absent);
     figure.more.insert("not_measured".into(), absent.into());
@@ -70,8 +70,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 
 /// Databases, in the order in which they are started: local, attached, and that whose files are on
 /// a volume.
-struct Ground {
-    databases: Vec<Database>,
+struct Databases {
+    all: Vec<Database>,
 }
 
 /// A server of a database, and what its disk is.
@@ -93,8 +93,8 @@ struct Served {
     user: Option<(u32, u32)>,
 }
 
-impl Ground {
-    fn start(keeper: &mut Keeper, tpcc: &Tpcc, data: &Path) -> Result<Ground> {
+impl Databases {
+    fn start(keeper: &mut Keeper, tpcc: &Tpcc, data: &Path) -> Result<Databases> {
         let folder = keeper.folder().to_owned();
         let own = env::current_exe().context("this program does not know where it lies")?.display().to_string();
         let size = (folder_bytes(data)? * 2).next_multiple_of(64 << 20);
@@ -142,16 +142,16 @@ impl Ground {
                 node: Some(node),
             },
         ];
-        Ok(Ground { databases })
+        Ok(Databases { all: databases })
     }
 
     /// Databases first, so that what they write at their end has a disk.
     fn stop(&self) {
-        for Database { process, .. } in &self.databases {
+        for Database { process, .. } in &self.all {
             let _ = Pid::from_raw(*process as i32).map(|process| kill_process(process, Signal::INT));
         }
         let deadline = Instant::now() + PATIENCE;
-        while self.databases.iter().any(|database| runs(database.process)) && Instant::now() < deadline {
+        while self.all.iter().any(|database| runs(database.process)) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -321,11 +321,11 @@ fn rounds(
     figure: &mut Figure,
     keeper: &mut Keeper,
     tpcc: &Tpcc,
-    ground: &Ground,
+    databases: &Databases,
 ) -> Result<Option<anyhow::Error>> {
     let (rounds, seconds) = if setting.quick { (3, 4) } else { (setting.rounds(), 15) };
     let (mut done, mut lost) = (0, None);
-    let sides: Vec<_> = SIDES.iter().filter(|(_, at, _)| *at < ground.databases.len()).collect();
+    let sides: Vec<_> = SIDES.iter().filter(|(_, at, _)| *at < databases.all.len()).collect();
     // Once for every side before: caches are filled by what they are asked.
     let samples = alternate(sides.len(), rounds + 1, |side, _| -> Result<Option<Round>> {
         done += 1;
@@ -334,10 +334,10 @@ fn rounds(
         if *name == WDSA && lost.is_some() {
             return Ok(None);
         }
-        match round(keeper, tpcc, &ground.databases[*at], *disks, seconds).with_context(|| *name) {
+        match round(keeper, tpcc, &databases.all[*at], *disks, seconds).with_context(|| *name) {
             Err(error) if *name == WDSA => {
                 // What it still does would be in the way of the others.
-                ground.databases[*at].disks.iter().for_each(|(group, _)| group.kill());
+                databases.all[*at].disks.iter().for_each(|(group, _)| group.kill());
                 lost = Some(error);
                 Ok(None)
             }
@@ -347,7 +347,7 @@ fn rounds(
     for ((name, at, _), rounds) in sides.iter().zip(&samples) {
         // A side that fell out has no median.
         let Some(rounds) = rounds.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else { continue };
-        let (attached, node) = (ground.databases[*at].attached, &ground.databases[*at].node);
+        let (attached, node) = (databases.all[*at].attached, &databases.all[*at].node);
         let mut record = |what: &str, of: &dyn Fn(&Round) -> f64| {
             figure.record(format!("{what}: {name}"), 0, rounds.iter().skip(1).map(|round| of(round)).collect());
         };

@@ -12,7 +12,7 @@ use super::{
     Setting,
     figure::Figure,
     messages::{
-        self, ANYWHERE, MESSAGE_BYTES, PLACES, Place,
+        self, ANYWHERE, MESSAGE_BYTES, PLACEMENTS, Placement,
         play::{Match, Seats},
     },
 };
@@ -41,8 +41,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("sockets", "the kernel, and shared memory", "Sockets of unmodified programs");
     let library = setting.library.context("there is no sockets library")?;
     let mut all = Vec::new();
-    for place in PLACES.into_iter().filter(|place| setting.wants(&echo_name(place))) {
-        all.push(echo(setting, library, place)?);
+    for placement in PLACEMENTS.into_iter().filter(|placement| setting.wants(&echo_name(placement))) {
+        all.push(echo(setting, library, placement)?);
     }
     for job in [Job::Stream, Job::Connect].into_iter().filter(|job| setting.wants(job.name())) {
         all.push(own(setting, library, job)?);
@@ -96,14 +96,14 @@ fn pairs(seats: &Seats, library: &Path, job: Job) -> Result<Vec<Pair>> {
     ways.map(|(family, library)| Pair::start(seats, job, family, library)).collect()
 }
 
-fn echo_name(place: &Place) -> String {
-    format!("echo, {}", place.name)
+fn echo_name(placement: &Placement) -> String {
+    format!("echo, {}", placement.name)
 }
 
-fn echo(setting: &Setting<'_>, library: &Path, place: Place) -> Result<Series> {
-    let seats = place.take()?;
+fn echo(setting: &Setting<'_>, library: &Path, placement: Placement) -> Result<Series> {
+    let seats = placement.take()?;
     let bare = messages::bare_sides(&seats)?;
-    alternately(setting, echo_name(&place), bare, pairs(&seats, library, Job::Echo)?)
+    alternately(setting, echo_name(&placement), bare, pairs(&seats, library, Job::Echo)?)
 }
 
 fn own(setting: &Setting<'_>, library: &Path, job: Job) -> Result<Series> {
@@ -138,7 +138,7 @@ fn bars(setting: &Setting<'_>, figure: &mut Figure, all: &[Series]) {
     let unix = |library| side_name(Family::Unix, library);
     let (ring, futex) = (messages::SPIN.to_owned(), messages::FUTEX.to_owned());
     let two = messages::play::Pinned::processors() >= 2;
-    let name = |place: usize| echo_name(&PLACES[place]);
+    let name = |placement: usize| echo_name(&PLACEMENTS[placement]);
     let wanted = [
         (name(0), tcp(true), ring, 0.4),
         (name(1), tcp(true), futex, 0.7),

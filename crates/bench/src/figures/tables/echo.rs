@@ -3,8 +3,8 @@
 
 use crate::{
     figures::Over,
-    meeting::Meeting,
     process::{Process, child_socket, read_word, write_words},
+    rendezvous::Rendezvous,
 };
 use anyhow::{Context as _, Result, ensure};
 use overside::{
@@ -26,11 +26,11 @@ pub(in crate::figures) struct Echo {
 
 impl Echo {
     pub(in crate::figures) fn start(over: &Over) -> Result<Echo> {
-        let meeting = over.meeting()?;
-        let words = [super::ECHO, &meeting.to_string()];
+        let rendezvous = over.rendezvous()?;
+        let words = [super::ECHO, &rendezvous.to_string()];
         let (process, mut line) = Process::start("echo server", super::ROLE, &words, None)?;
         read_word(&mut line).context("the echo server ended; its last words are above")?;
-        let link = Link::connect(meeting.provider()?, meeting.address.name(), LinkOptions::default())?;
+        let link = Link::connect(rendezvous.provider()?, rendezvous.address.name(), LinkOptions::default())?;
         Ok(Echo { link, _process: process, _line: line })
     }
 
@@ -49,8 +49,8 @@ impl Echo {
 
 /// The process itself.
 pub(super) fn serve(arguments: &[OsString]) -> Result<()> {
-    let meeting = Meeting::told(arguments)?;
-    let listening = Listening::open(meeting.provider()?, &[meeting.address.name()])?;
+    let rendezvous = Rendezvous::from_arguments(arguments)?;
+    let listening = Listening::open(rendezvous.provider()?, &[rendezvous.address.name()])?;
     // As a table server has it, which matters where a reply is longer than a small buffer.
     let options =
         ServiceOptions { buffer_bytes: BLOCK_BYTES, request_bytes_max: REQUEST_BYTES_MAX, ..ServiceOptions::default() };

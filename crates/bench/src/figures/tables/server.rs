@@ -3,8 +3,8 @@
 use crate::{
     figures::Over,
     measure::Cpu,
-    meeting::Meeting,
     process::{Process, child_socket, read_word, write_words},
+    rendezvous::Rendezvous,
 };
 use anyhow::{Context, Result};
 use overside::table::{
@@ -28,7 +28,7 @@ pub(in crate::figures) enum Kept {
 
 /// A server that runs.
 pub(in crate::figures) struct Served {
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     process: Process,
     /// It ends when this is closed.
     line: UnixStream,
@@ -63,19 +63,19 @@ impl Kept {
 impl Served {
     /// Starts one whose directory, where it has one, is `dir`; it may write checkpoints by itself.
     pub(in crate::figures) fn start(over: &Over, kept: Kept, dir: &Path, by_itself: bool) -> Result<Served> {
-        let meeting = over.meeting()?;
+        let rendezvous = over.rendezvous()?;
         let dir = dir.to_str().context("the name of the folder for data is no text; choose another --dir")?;
         let checkpoints = if by_itself { "checkpoints" } else { "none" };
-        let words = [&meeting.to_string()[..], kept.name(), dir, checkpoints];
+        let words = [&rendezvous.to_string()[..], kept.name(), dir, checkpoints];
         let words: Vec<&str> = std::iter::once(super::SERVE).chain(words).collect();
         let (process, mut line) = Process::start("table server", super::ROLE, &words, None)?;
         let mut word = || read_word(&mut line).context("the table server ended; its last words are above");
         let recovered = Recovered { rows: word()?, replayed: word()?, adopt_ns: word()?, replay_ns: word()? };
-        Ok(Served { meeting, process, line, recovered })
+        Ok(Served { rendezvous, process, line, recovered })
     }
 
     pub(in crate::figures) fn connect(&self) -> Result<Client> {
-        let at = overside::at(self.meeting.address.to_string()).network(&self.meeting.network);
+        let at = overside::at(self.rendezvous.address.to_string()).network(&self.rendezvous.network);
         // A checkpoint of much beside others takes a while.
         Ok(at.client(ClientOptions { timeout: PATIENCE, ..ClientOptions::default() })?)
     }
@@ -107,7 +107,7 @@ impl Served {
 
 /// The process itself.
 pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
-    let meeting = Meeting::told(arguments)?;
+    let rendezvous = Rendezvous::from_arguments(arguments)?;
     let word = |at: usize| arguments.get(at).and_then(|word| word.to_str()).context("a word is missing");
     let mut options = ServerOptions { one_sided: word(1)? == OPEN, ..ServerOptions::default() };
     if ![MEMORY, OPEN].contains(&word(1)?) {
@@ -118,7 +118,7 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
         }
         options.data = Some(data);
     }
-    let server = overside::at(meeting.address.to_string()).network(&meeting.network).serve(options)?;
+    let server = overside::at(rendezvous.address.to_string()).network(&rendezvous.network).serve(options)?;
     let mut line = child_socket()?;
     let recovery = server.recovery().cloned().unwrap_or_default();
     let (adopt_ns, replay_ns) = (recovery.adopt_took.as_nanos() as u64, recovery.replay_took.as_nanos() as u64);

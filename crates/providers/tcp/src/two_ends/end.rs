@@ -12,7 +12,7 @@ use overside_verbs::{
 };
 use rustix::net::sockopt;
 
-use super::stranger::{Asked, Stranger};
+use super::stranger::{PostedRequest, Stranger};
 use super::{
     ADD, ARM, CLOSE, FITTING, FORGET, HANG_UP, HEAR, LENGTHS, POISON, POLL, READ, RECEIVE_BYTES, RECEIVES, SAY,
     SAY_BYTES, SAY_OFTEN, SEND, SHARE, Script, WRITE,
@@ -186,7 +186,7 @@ impl End {
         let mut views = sources.iter().cloned().map(View::foreign);
         let Some(first) = views.next() else { return };
         let view = views.fold(first, View::then);
-        if self.post(pair, WorkRequest::send(self.posted_count, view), sources, Asked::Send(mark, len))
+        if self.post(pair, WorkRequest::send(self.posted_count, view), sources, PostedRequest::Send(mark, len))
             && pair == HONEST
         {
             self.said.push((mark, len));
@@ -200,7 +200,7 @@ impl End {
         let Some(first) = views.next() else { return };
         let remote = Remote::<Writable>::new(RemoteToken { len: len as u64, ..token });
         let request = WorkRequest::write(self.posted_count, views.fold(first, View::then), remote);
-        self.post(pair, request, sources, Asked::Write(mark, len, 0));
+        self.post(pair, request, sources, PostedRequest::Write(mark, len, 0));
     }
 
     fn read(&mut self, pair: usize, token: RemoteToken, len: u64) {
@@ -208,16 +208,16 @@ impl End {
         let has_room = self.open[pair] && self.queue.sends_in_flight(self.pairs[pair]) < DEPTH;
         let Some(sink) = self.spare.pop_if(|_| has_room) else { return };
         let remote = Remote::<Readable>::new(RemoteToken { len, ..token });
-        self.post(pair, WorkRequest::read(self.posted_count, sink, remote), Vec::new(), Asked::Other);
+        self.post(pair, WorkRequest::read(self.posted_count, sink, remote), Vec::new(), PostedRequest::Other);
     }
 
     fn add(&mut self, pair: usize, token: RemoteToken) {
         let remote = Remote::<Atomic>::new(RemoteToken { len: 8, ..token });
-        self.post(pair, WorkRequest::fetch_add(self.posted_count, remote, 1), Vec::new(), Asked::Other);
+        self.post(pair, WorkRequest::fetch_add(self.posted_count, remote, 1), Vec::new(), PostedRequest::Other);
     }
 
     /// Posts one request, if there is room for it.
-    fn post(&mut self, pair: usize, request: WorkRequest, sources: Vec<Arc<Vec<u8>>>, asked: Asked) -> bool {
+    fn post(&mut self, pair: usize, request: WorkRequest, sources: Vec<Arc<Vec<u8>>>, asked: PostedRequest) -> bool {
         let accepted = self.queue.post(self.pairs[pair], &mut VecDeque::from([request]));
         let taken = matches!(accepted, Ok(1));
         if taken {

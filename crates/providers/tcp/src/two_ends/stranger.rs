@@ -17,12 +17,12 @@ pub(super) struct Stranger {
     out: Vec<u8>,
     came: Vec<u8>,
     /// What the end has asked, in order.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PostedRequest>,
 }
 
 /// A request that an end has posted: its mark, its length, and what of it came.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asked {
+pub(super) enum PostedRequest {
     Send(u8, usize),
     Write(u8, usize, usize),
     Other,
@@ -34,7 +34,7 @@ impl Stranger {
         Some(Self { socket, keys, out: Vec::new(), came: Vec::new(), asked: VecDeque::new() })
     }
 
-    pub(super) fn is_asked(&mut self, asked: Asked) {
+    pub(super) fn is_asked(&mut self, asked: PostedRequest) {
         self.asked.push_back(asked);
     }
 
@@ -117,11 +117,11 @@ impl Stranger {
         };
         match head.op {
             Op::Send { .. } => match self.asked.pop_front() {
-                Some(Asked::Send(mark, len)) if len == head.len as usize => holds(mark, 0),
+                Some(PostedRequest::Send(mark, len)) if len == head.len as usize => holds(mark, 0),
                 other => panic!("a message of {} bytes instead of {other:?}", head.len),
             },
             Op::Write { .. } | Op::WriteMore => match self.asked.front_mut() {
-                Some(Asked::Write(mark, len, came)) => {
+                Some(PostedRequest::Write(mark, len, came)) => {
                     holds(*mark, *came);
                     *came += head.len as usize;
                     if came == len {
@@ -131,7 +131,7 @@ impl Stranger {
                 other => panic!("a WRITE instead of {other:?}"),
             },
             Op::Read { .. } | Op::FetchAdd { .. } | Op::CompareSwap { .. } => {
-                assert!(matches!(self.asked.pop_front(), Some(Asked::Other)), "{head:?} was not asked");
+                assert!(matches!(self.asked.pop_front(), Some(PostedRequest::Other)), "{head:?} was not asked");
             }
             Op::Data => assert!(!payload.contains(&POISON), "memory was read after it was deregistered"),
             _ => {}

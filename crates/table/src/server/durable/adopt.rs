@@ -17,7 +17,7 @@ use overside_log::{self as log, Directory, PageRef, PagesReader, Refusal};
 use overside_service::{Running, Threads};
 
 use super::recover::{OnProgress, Recovering};
-use crate::server::store::{Ground, Store, Unplanted, described_as, empty};
+use crate::server::store::{Store, TreeConfig, TreeError, described_as, empty};
 
 /// Makes tables of a checkpoint's pages.
 pub(super) struct Adopter<'s> {
@@ -66,14 +66,14 @@ impl<'s> Adopter<'s> {
             return self.store.restore(table.number, &table.options, &empty).map(|_| ()).map_err(|fault| fault.text);
         }
         let taken = RefCell::new(Taken::default());
-        let plant = |ground: Ground| {
-            let Ground { arena, options, waits, stamps, open: _ } = ground;
+        let make_tree = |config: TreeConfig| {
+            let TreeConfig { arena, options, waits, stamps, open: _ } = config;
             let adoption = Tree::adopt(arena, options, waits, stamps);
-            let adoption = adoption.map_err(|error| Unplanted::Exhausted(error.to_string()))?;
+            let adoption = adoption.map_err(|error| TreeError::Exhausted(error.to_string()))?;
             let (adoption, parts) = self.take_all(directory, table, adoption, &mut taken.borrow_mut())?;
-            adoption.finish(parts).map_err(unplanted)
+            adoption.finish(parts).map_err(tree_error)
         };
-        let made = self.store.restore(table.number, &table.options, &plant).map_err(|fault| fault.text)?;
+        let made = self.store.restore(table.number, &table.options, &make_tree).map_err(|fault| fault.text)?;
         let Taken { rows, losses } = taken.into_inner();
         if let Some(made) = made {
             // What is there, whatever the checkpoint says.
@@ -99,7 +99,7 @@ impl<'s> Adopter<'s> {
         table: &log::Table,
         adoption: Adoption,
         taken: &mut Taken,
-    ) -> Result<(Adoption, Vec<Part>), Unplanted> {
+    ) -> Result<(Adoption, Vec<Part>), TreeError> {
         let salvages = directory.salvages();
         let mut first = match directory.pages(table) {
             Ok(pages) => pages,
@@ -130,7 +130,7 @@ impl<'s> Adopter<'s> {
         }
         work.carry_out(&mut first);
         running.into_iter().for_each(Running::join);
-        let bug = || Unplanted::Broken(BUG.into());
+        let bug = || TreeError::Broken(BUG.into());
         let work = Arc::into_inner(work).ok_or_else(bug)?;
         let done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut parts = Vec::new();
@@ -165,7 +165,7 @@ struct Work {
 }
 
 /// A range's leaves, and what of them was passed over.
-type Outcome = Result<(Part, Vec<String>), Unplanted>;
+type Outcome = Result<(Part, Vec<String>), TreeError>;
 
 impl Work {
     /// Takes ranges until there is none left, or one of them has failed.
@@ -200,7 +200,7 @@ impl Work {
             });
             match (read, failed) {
                 (Err(Refusal::Damage(damage)), _) if self.salvages => losses.push(damage.to_string()),
-                (Err(_), Some(error)) => return Err(unplanted(error)),
+                (Err(_), Some(error)) => return Err(tree_error(error)),
                 (read, _) => read.map_err(|refusal| broken(&refusal))?,
             }
             losses.extend(leaves);
@@ -221,7 +221,7 @@ impl Progress {
 }
 
 /// Where the parts before this one end.
-fn end_of(pages: &mut PagesReader, part: usize) -> Result<Vec<u8>, Unplanted> {
+fn end_of(pages: &mut PagesReader, part: usize) -> Result<Vec<u8>, TreeError> {
     let mut end = Vec::new();
     if part > 0 {
         let mut note = |page: &PageRef<'_>| {
@@ -235,15 +235,15 @@ fn end_of(pages: &mut PagesReader, part: usize) -> Result<Vec<u8>, Unplanted> {
     Ok(end)
 }
 
-fn unplanted(error: AdoptError) -> Unplanted {
+fn tree_error(error: AdoptError) -> TreeError {
     match error {
-        AdoptError::Tree(error) => Unplanted::Exhausted(error.to_string()),
-        error => Unplanted::Broken(format!("the checkpoint is damaged: {error}")),
+        AdoptError::Tree(error) => TreeError::Exhausted(error.to_string()),
+        error => TreeError::Broken(format!("the checkpoint is damaged: {error}")),
     }
 }
 
-fn broken(refusal: &Refusal) -> Unplanted {
-    Unplanted::Broken(refusal.to_string())
+fn broken(refusal: &Refusal) -> TreeError {
+    TreeError::Broken(refusal.to_string())
 }
 
 fn leaf_of<'p>(page: &'p PageRef<'_>) -> AdoptLeaf<'p> {

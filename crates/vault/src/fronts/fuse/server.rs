@@ -18,7 +18,7 @@ use super::FuseError;
 use super::mount::Mount;
 use super::requests::{Next, Requests, Route, Said};
 use super::wire::{
-    ANSWER_BYTES, Answer, Asked, BY_IO_URING, Call, HEAD_BYTES, HEADER_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX,
+    ANSWER_BYTES, Answer, BY_IO_URING, Call, FuseRequest, HEAD_BYTES, HEADER_BYTES, MAJOR, MINOR_MIN, PAYLOAD_BYTES_MAX,
 };
 use crate::fronts::room::Room;
 use crate::fronts::routed::{Ended, Routed};
@@ -42,12 +42,12 @@ impl FuseMount {
 /// Serves a device as a file.
 #[derive(Debug)]
 pub struct FuseServer {
-    // Unmounted first, which brings the ring's places back.
+    // Unmounted first, which brings the ring's entries back.
     mount: Mount,
     /// Where requests come from, if the kernel allows it; then only what is never answered comes from the mount's queue.
     ring: Option<FuseRing>,
-    /// At which place of the ring a request is.
-    places: BTreeMap<u64, usize>,
+    /// At which entry of the ring a request is.
+    entries: BTreeMap<u64, usize>,
     /// There may be something in the mount's queue.
     readable: bool,
     wakes: Wakes,
@@ -81,7 +81,7 @@ impl FuseServer {
         Ok(FuseServer {
             mount,
             ring,
-            places: BTreeMap::new(),
+            entries: BTreeMap::new(),
             readable: true,
             wakes,
             device: Routed::new(device),
@@ -184,8 +184,8 @@ impl FuseServer {
                 }
             };
             found = true;
-            let asked = Asked::parse(&head[..total.min(HEAD_BYTES)], total);
-            let Ok(Asked { unique, call }) = asked else {
+            let request = FuseRequest::parse(&head[..total.min(HEAD_BYTES)], total);
+            let Ok(FuseRequest { unique, call }) = request else {
                 let reason = format!("a message of {total} bytes that is none");
                 return Err(VerbsError::System { what: "read of /dev/fuse", reason }.into());
             };
@@ -204,21 +204,21 @@ impl FuseServer {
     fn take_from_ring(&mut self) -> Result<bool, FuseError> {
         let mut found = false;
         while !self.stops()
-            && let Some((place, came)) = self.ring.as_mut().and_then(FuseRing::event)
+            && let Some((entry, came)) = self.ring.as_mut().and_then(FuseRing::event)
         {
             found = true;
             // It is unmounted, which the mount's queue says.
             if came.is_err() {
                 continue;
             }
-            let Some((header, arguments, behind)) = self.ring.as_ref().and_then(|ring| ring.request(place)) else {
+            let Some((header, arguments, behind)) = self.ring.as_ref().and_then(|ring| ring.request(entry)) else {
                 continue;
             };
             let mut words = [0; HEAD_BYTES];
             words[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
             words[HEADER_BYTES..].copy_from_slice(&arguments[..HEAD_BYTES - HEADER_BYTES]);
             let total = header.first_chunk().map_or(0, |length| u32::from_ne_bytes(*length)) as usize;
-            let Ok(Asked { unique, call }) = Asked::parse(&words[..total.min(HEAD_BYTES)], total) else {
+            let Ok(FuseRequest { unique, call }) = FuseRequest::parse(&words[..total.min(HEAD_BYTES)], total) else {
                 let reason = format!("a message of {total} bytes that is none");
                 return Err(VerbsError::System { what: "io_uring of FUSE", reason }.into());
             };
@@ -230,7 +230,7 @@ impl FuseServer {
                 }),
                 _ => None,
             };
-            self.places.insert(unique, place);
+            self.entries.insert(unique, entry);
             self.carry(unique, call, from)?;
         }
         Ok(found)
@@ -332,9 +332,9 @@ impl FuseServer {
 
     fn say(&mut self, answer: &Answer, behind: &[u8]) -> Result<(), FuseError> {
         let head = answer.bytes(behind.len());
-        if let (Some(ring), Some(place)) = (&mut self.ring, self.places.remove(&answer.unique())) {
+        if let (Some(ring), Some(entry)) = (&mut self.ring, self.entries.remove(&answer.unique())) {
             let (header, words) = head.split_at(ANSWER_BYTES);
-            return ring.commit(place, answer.unique(), header, &[words, behind]).map_err(by_ring);
+            return ring.commit(entry, answer.unique(), header, &[words, behind]).map_err(by_ring);
         }
         // Whoever asked may have been killed, or all may be unmounted: then nobody waits for it.
         while rustix::io::writev(&self.mount, &[IoSlice::new(&head), IoSlice::new(behind)]) == Err(Errno::INTR) {}

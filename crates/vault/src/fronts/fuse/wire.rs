@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 /// What the kernel asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct FuseRequest {
     /// Names the request; 0 is never answered.
     pub(super) unique: u64,
     pub(super) call: Call,
@@ -62,9 +62,9 @@ pub(super) enum Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-impl Asked {
+impl FuseRequest {
     /// Of the first bytes of a message that is `total` bytes long.
-    pub(super) fn parse(words: &[u8], total: usize) -> Result<Asked, Malformed> {
+    pub(super) fn parse(words: &[u8], total: usize) -> Result<FuseRequest, Malformed> {
         let (head, args) = words.split_at_checked(HEADER_BYTES).ok_or(Malformed)?;
         if u32_at(head, 0)? as usize != total {
             return Err(Malformed);
@@ -98,7 +98,7 @@ impl Asked {
             2 | 42 => Call::Forget,
             _ => Call::Other,
         };
-        Ok(Asked { unique, call })
+        Ok(FuseRequest { unique, call })
     }
 }
 
@@ -253,9 +253,9 @@ const FOR_EVER_S: u64 = 1 << 30;
 /// Takes a message of the kernel's as the server does, and holds what it finds against what was said. Whether it is one.
 #[doc(hidden)]
 pub fn fuzz_fuse(message: &[u8]) -> bool {
-    let Ok(asked) = Asked::parse(message, message.len()) else { return false };
-    assert!(Asked::parse(message, message.len() + 1).is_err(), "a message of another length");
-    if let Call::Write { length, .. } = asked.call {
+    let Ok(request) = FuseRequest::parse(message, message.len()) else { return false };
+    assert!(FuseRequest::parse(message, message.len() + 1).is_err(), "a message of another length");
+    if let Call::Write { length, .. } = request.call {
         assert_eq!(message.len(), HEAD_BYTES + length as usize, "bytes that are not there");
     }
     true
@@ -303,7 +303,8 @@ mod tests {
 
     #[test]
     fn every_request_is_read_as_it_was_meant() {
-        let calls: Vec<Call> = seeds_fuse().iter().map(|seed| Asked::parse(seed, seed.len()).unwrap().call).collect();
+        let calls: Vec<Call> =
+            seeds_fuse().iter().map(|seed| FuseRequest::parse(seed, seed.len()).unwrap().call).collect();
         let expected = [
             Call::Init { major: 7, minor: 45, readahead: 131_072, flags: u32::MAX.into() },
             Call::Attributes,

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use super::negotiation::{Agreed, Negotiation, Next, Offers};
-use super::wire::{Asked, Command, Failure, Head, Malformed, OPTION_BYTES, OPTION_BYTES_MAX, REQUEST_BYTES};
+use super::wire::{Command, Failure, Head, Malformed, NbdRequest, OPTION_BYTES, OPTION_BYTES_MAX, REQUEST_BYTES};
 use crate::fronts::room::Room;
 use crate::fronts::routed::give_back;
 
@@ -46,7 +46,7 @@ enum Receiving {
     /// A request's. The last one brought bytes along, so the next one may, too.
     Header { after_write: bool },
     /// A WRITE's.
-    Payload { asked: Asked, buffer: Buffer, got: usize },
+    Payload { request: NbdRequest, buffer: Buffer, got: usize },
     /// Those of a WRITE that cannot be, which is answered behind them.
     Skipped { cookie: u64, failure: Failure, left: usize },
 }
@@ -158,8 +158,8 @@ impl Connection {
         let free = &mut self.inbox.bytes[self.inbox.end..limit.max(self.inbox.end)];
         let mut both = [IoSliceMut::new(&mut []), IoSliceMut::new(free)];
         let room = match &mut self.stage {
-            Stage::Serving(_, Receiving::Payload { asked, buffer, got }) => {
-                both[0] = IoSliceMut::new(&mut buffer[*got..asked.length as usize]);
+            Stage::Serving(_, Receiving::Payload { request, buffer, got }) => {
+                both[0] = IoSliceMut::new(&mut buffer[*got..request.length as usize]);
                 both[0].len()
             }
             _ => 0,
@@ -199,17 +199,17 @@ impl Connection {
                     match receiving {
                         Receiving::Header { .. } => match self.inbox.take::<REQUEST_BYTES>() {
                             Some(header) => {
-                                if let Some(taken) = self.request(Asked::parse(header)?, agreed, room) {
+                                if let Some(taken) = self.request(NbdRequest::parse(header)?, agreed, room) {
                                     return Ok(Some(taken));
                                 }
                                 true
                             }
                             None => false,
                         },
-                        Receiving::Payload { asked, buffer, got } => {
-                            let left = &mut buffer[*got..asked.length as usize];
+                        Receiving::Payload { request, buffer, got } => {
+                            let left = &mut buffer[*got..request.length as usize];
                             *got += self.inbox.copy(left);
-                            if *got == asked.length as usize {
+                            if *got == request.length as usize {
                                 return Ok(self.written());
                             }
                             false
@@ -250,13 +250,13 @@ impl Connection {
         Ok(used > 0)
     }
 
-    fn request(&mut self, asked: Asked, agreed: Agreed, room: &mut Room) -> Option<Taken> {
+    fn request(&mut self, request: NbdRequest, agreed: Agreed, room: &mut Room) -> Option<Taken> {
         let Stage::Serving(_, receiving) = &mut self.stage else { return None };
-        let is_write = asked.payload() > 0;
+        let is_write = request.payload() > 0;
         *receiving = Receiving::Header { after_write: is_write };
-        let (cookie, length) = (asked.cookie, asked.length as usize);
-        let moves = matches!(asked.command, Some(Command::Read | Command::Write));
-        let checked = asked.check(agreed.geometry, agreed.allocation);
+        let (cookie, length) = (request.cookie, request.length as usize);
+        let moves = matches!(request.command, Some(Command::Read | Command::Write));
+        let checked = request.check(agreed.geometry, agreed.allocation);
         let buffer = match checked {
             Ok(()) if moves => room.take(length).ok_or(Failure::NoMemory).map(Some),
             checked => checked.map(|()| None),
@@ -273,22 +273,22 @@ impl Connection {
             }
         };
         let held = buffer.as_ref().map_or(0, |buffer| buffer.len());
-        let (at, bytes) = (asked.at, u64::from(asked.length));
-        let work = match (asked.command?, buffer) {
+        let (at, bytes) = (request.at, u64::from(request.length));
+        let work = match (request.command?, buffer) {
             (Command::Read, Some(into)) => Work::Read { at, length, into },
             (Command::Write, Some(buffer)) => {
                 // Counted from now on: a payload that never comes is kept, too.
                 self.bytes += held;
-                *receiving = Receiving::Payload { asked, buffer, got: 0 };
+                *receiving = Receiving::Payload { request, buffer, got: 0 };
                 return None;
             }
             (Command::Flush, _) => Work::Flush,
             (Command::Trim, _) => Work::Discard { at, length: bytes },
-            (Command::WriteZeroes, _) if asked.no_hole() => Work::Zero { at, length: bytes },
+            (Command::WriteZeroes, _) if request.no_hole() => Work::Zero { at, length: bytes },
             (Command::WriteZeroes, _) => Work::Discard { at, length: bytes },
             (Command::Cache, _) => Work::Hint { at, length: bytes, hint: Hint::WillNeed },
             (Command::BlockStatus, _) => {
-                self.say(Head::status(cookie, asked.length), None, 0);
+                self.say(Head::status(cookie, request.length), None, 0);
                 return None;
             }
             (Command::Disconnect, _) => {
@@ -299,7 +299,7 @@ impl Connection {
         };
         self.requests += 1;
         self.bytes += held;
-        let flushes = asked.fua() && work.writes();
+        let flushes = request.fua() && work.writes();
         Some(Taken { work, reply: Reply { cookie, held }, flushes })
     }
 
@@ -307,11 +307,12 @@ impl Connection {
     fn written(&mut self) -> Option<Taken> {
         let Stage::Serving(_, receiving) = &mut self.stage else { return None };
         let next = Receiving::Header { after_write: true };
-        let Receiving::Payload { asked, buffer, .. } = std::mem::replace(receiving, next) else { return None };
+        let Receiving::Payload { request, buffer, .. } = std::mem::replace(receiving, next) else { return None };
         self.requests += 1;
         let held = buffer.len();
-        let work = Work::Write { at: asked.at, from: Bytes::prefix(buffer, asked.length as usize), fua: asked.fua() };
-        Some(Taken { work, reply: Reply { cookie: asked.cookie, held }, flushes: false })
+        let work =
+            Work::Write { at: request.at, from: Bytes::prefix(buffer, request.length as usize), fua: request.fua() };
+        Some(Taken { work, reply: Reply { cookie: request.cookie, held }, flushes: false })
     }
 
     fn refuse(&mut self, cookie: u64, failure: Failure, agreed: Agreed) {

@@ -3,7 +3,7 @@
 use overside_volume::Geometry;
 
 use super::negotiation::{Agreed, Negotiation, Next, Offers};
-use super::wire::{Asked, Command, OptionHeader, PAYLOAD_BYTES_MAX, REQUEST_BYTES, Refusal};
+use super::wire::{Command, NbdRequest, OptionHeader, PAYLOAD_BYTES_MAX, REQUEST_BYTES, Refusal};
 
 #[derive(Debug)]
 struct Two;
@@ -53,16 +53,16 @@ pub fn fuzz_nbd(words: &[u8]) -> bool {
     let Some((_, agreed, used)) = whole else { return false };
     let Some(agreed) = agreed else { return true };
     let mut rest = &words[used..];
-    while let Some((request, behind)) = rest.split_first_chunk::<REQUEST_BYTES>() {
-        let Ok(asked) = Asked::parse(*request) else { break };
-        assert_eq!(asked.bytes(), request, "a request says itself again");
-        if asked.check(agreed.geometry, agreed.allocation).is_ok()
-            && !matches!(asked.command, Some(Command::Flush | Command::Disconnect))
+    while let Some((bytes, behind)) = rest.split_first_chunk::<REQUEST_BYTES>() {
+        let Ok(request) = NbdRequest::parse(*bytes) else { break };
+        assert_eq!(request.bytes(), bytes, "a request says itself again");
+        if request.check(agreed.geometry, agreed.allocation).is_ok()
+            && !matches!(request.command, Some(Command::Flush | Command::Disconnect))
         {
-            assert!(asked.at + u64::from(asked.length) <= agreed.geometry.bytes, "past the end");
-            assert!(asked.length > 0 && asked.payload() <= PAYLOAD_BYTES_MAX);
+            assert!(request.at + u64::from(request.length) <= agreed.geometry.bytes, "past the end");
+            assert!(request.length > 0 && request.payload() <= PAYLOAD_BYTES_MAX);
         }
-        rest = behind.get(asked.payload() as usize..).unwrap_or_default();
+        rest = behind.get(request.payload() as usize..).unwrap_or_default();
     }
     true
 }

@@ -226,7 +226,7 @@ pub(super) fn transmission_flags(geometry: Geometry, structured: bool) -> u16 {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct NbdRequest {
     /// The client's own number.
     pub(super) cookie: u64,
     /// None: no command that this server knows.
@@ -262,13 +262,13 @@ impl Command {
     ];
 }
 
-impl Asked {
-    pub(super) fn parse(bytes: [u8; REQUEST_BYTES]) -> Result<Asked, Malformed> {
+impl NbdRequest {
+    pub(super) fn parse(bytes: [u8; REQUEST_BYTES]) -> Result<NbdRequest, Malformed> {
         if bytes[..4] != REQUEST_MAGIC {
             return Err(Malformed("a request without its magic"));
         }
         let kind = u16::from_be_bytes([bytes[6], bytes[7]]);
-        Ok(Asked {
+        Ok(NbdRequest {
             cookie: u64_at(&bytes, 8),
             command: Command::ALL.get(usize::from(kind)).copied(),
             kind,

@@ -12,7 +12,7 @@ use overside_verbs::watch::Signal;
 use overside_volume::{Device, Work};
 use rustix::io::Errno;
 
-use super::wire::{ANY_DEVICE, Asked, Information, parameters};
+use super::wire::{ANY_DEVICE, Information, UblkRequest, parameters};
 use super::{BLOCK_DEVICE, UblkDriver, UblkError};
 use crate::fronts::room::Room;
 use crate::fronts::routed::{Ended, Routed, errno_of, give_back};
@@ -179,7 +179,8 @@ impl UblkServer {
     }
 
     fn carry(&mut self, place: u16, descriptor: [u8; DESCRIPTOR_BYTES]) -> Result<(), UblkError> {
-        let work = Asked::parse(&descriptor).map_err(|_| Errno::INVAL).and_then(|asked| self.work(place, asked));
+        let work =
+            UblkRequest::parse(&descriptor).map_err(|_| Errno::INVAL).and_then(|request| self.work(place, request));
         match work {
             Ok(work) => {
                 self.taken.insert(place);
@@ -191,10 +192,12 @@ impl UblkServer {
     }
 
     /// What the device is asked.
-    fn work(&mut self, place: u16, asked: Asked) -> Result<Work, Errno> {
-        Ok(match asked {
-            Asked::Read { at, length } => Work::Read { at, length, into: self.room.take(length).ok_or(Errno::NOMEM)? },
-            Asked::Write { at, length, durable } => {
+    fn work(&mut self, place: u16, request: UblkRequest) -> Result<Work, Errno> {
+        Ok(match request {
+            UblkRequest::Read { at, length } => {
+                Work::Read { at, length, into: self.room.take(length).ok_or(Errno::NOMEM)? }
+            }
+            UblkRequest::Write { at, length, durable } => {
                 let mut buffer = self.room.take(length).ok_or(Errno::NOMEM)?;
                 if self.driver.bytes_of(place, &mut buffer[..length]).is_err() {
                     self.room.put(buffer);
@@ -202,10 +205,10 @@ impl UblkServer {
                 }
                 Work::Write { at, from: Bytes::prefix(buffer, length), fua: durable }
             }
-            Asked::Flush => Work::Flush,
-            Asked::Discard { at, length } => Work::Discard { at, length },
-            Asked::Zero { at, length } => Work::Zero { at, length },
-            Asked::Other => return Err(Errno::OPNOTSUPP),
+            UblkRequest::Flush => Work::Flush,
+            UblkRequest::Discard { at, length } => Work::Discard { at, length },
+            UblkRequest::Zero { at, length } => Work::Zero { at, length },
+            UblkRequest::Other => return Err(Errno::OPNOTSUPP),
         })
     }
 

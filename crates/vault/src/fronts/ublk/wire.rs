@@ -6,7 +6,7 @@ use overside_volume::{Geometry, SECTOR_BYTES};
 
 /// What the kernel asks of a device. Places and lengths are in bytes, and whole sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum UblkRequest {
     Read {
         at: u64,
         length: usize,
@@ -51,25 +51,25 @@ pub(super) struct Information {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-impl Asked {
+impl UblkRequest {
     /// Of a `ublksrv_io_desc`.
-    pub(super) fn parse(descriptor: &[u8]) -> Result<Asked, Malformed> {
+    pub(super) fn parse(descriptor: &[u8]) -> Result<UblkRequest, Malformed> {
         let (word, sectors) = (u32_at(descriptor, 0)?, u64::from(u32_at(descriptor, 4)?));
         let start = u64_at(descriptor, 8)?;
         if word & 0xff == FLUSH {
             // Of no place: the kernel has -1 there.
-            return Ok(Asked::Flush);
+            return Ok(UblkRequest::Flush);
         }
         let at = start.checked_mul(SECTOR_BYTES).ok_or(Malformed)?;
         let length = sectors * SECTOR_BYTES;
         let moved = usize::try_from(length).ok().filter(|length| (1..=PAYLOAD_BYTES_MAX).contains(length));
         Ok(match word & 0xff {
-            0 => Asked::Read { at, length: moved.ok_or(Malformed)? },
-            1 => Asked::Write { at, length: moved.ok_or(Malformed)?, durable: word & FUA != 0 },
-            3 => Asked::Discard { at, length },
-            5 if word & KEEPS_ROOM != 0 => Asked::Zero { at, length },
-            5 => Asked::Discard { at, length },
-            _ => Asked::Other,
+            0 => UblkRequest::Read { at, length: moved.ok_or(Malformed)? },
+            1 => UblkRequest::Write { at, length: moved.ok_or(Malformed)?, durable: word & FUA != 0 },
+            3 => UblkRequest::Discard { at, length },
+            5 if word & KEEPS_ROOM != 0 => UblkRequest::Zero { at, length },
+            5 => UblkRequest::Discard { at, length },
+            _ => UblkRequest::Other,
         })
     }
 }
@@ -177,14 +177,14 @@ pub fn fuzz_ublk(bytes: &[u8]) -> bool {
         assert!(information.server.is_none_or(|server| (1..1 << 31).contains(&server)), "no process has this number");
         return true;
     }
-    let Ok(asked) = Asked::parse(bytes) else { return false };
-    let (at, length) = match asked {
-        Asked::Read { at, length } | Asked::Write { at, length, .. } => {
+    let Ok(request) = UblkRequest::parse(bytes) else { return false };
+    let (at, length) = match request {
+        UblkRequest::Read { at, length } | UblkRequest::Write { at, length, .. } => {
             assert!((1..=PAYLOAD_BYTES_MAX).contains(&length), "bytes that no buffer has");
             (at, length as u64)
         }
-        Asked::Discard { at, length } | Asked::Zero { at, length } => (at, length),
-        Asked::Flush | Asked::Other => return true,
+        UblkRequest::Discard { at, length } | UblkRequest::Zero { at, length } => (at, length),
+        UblkRequest::Flush | UblkRequest::Other => return true,
     };
     assert!(at.is_multiple_of(SECTOR_BYTES) && length.is_multiple_of(SECTOR_BYTES), "no whole sectors");
     true
@@ -215,23 +215,24 @@ mod tests {
 
     #[test]
     fn every_request_is_read_as_it_was_meant() {
-        let asked: Vec<Asked> = seeds_ublk()[..8].iter().map(|seed| Asked::parse(seed).unwrap()).collect();
+        let request: Vec<UblkRequest> =
+            seeds_ublk()[..8].iter().map(|seed| UblkRequest::parse(seed).unwrap()).collect();
         let expected = [
-            Asked::Read { at: 512, length: 4096 },
-            Asked::Write { at: 1024, length: 512 << 10, durable: false },
-            Asked::Write { at: 1536, length: 512, durable: true },
-            Asked::Flush,
-            Asked::Discard { at: 2048, length: 1 << 30 },
-            Asked::Discard { at: 2560, length: 1 << 20 },
-            Asked::Zero { at: 3072, length: 1 << 20 },
-            Asked::Other,
+            UblkRequest::Read { at: 512, length: 4096 },
+            UblkRequest::Write { at: 1024, length: 512 << 10, durable: false },
+            UblkRequest::Write { at: 1536, length: 512, durable: true },
+            UblkRequest::Flush,
+            UblkRequest::Discard { at: 2048, length: 1 << 30 },
+            UblkRequest::Discard { at: 2560, length: 1 << 20 },
+            UblkRequest::Zero { at: 3072, length: 1 << 20 },
+            UblkRequest::Other,
         ];
-        assert_eq!(asked, expected);
+        assert_eq!(request, expected);
         for (word, sectors, start) in [(0u32, 0u32, 0u64), (1, 1025, 0), (0, u32::MAX, 0), (0, 1, u64::MAX / 512 + 1)] {
             let bytes = [&word.to_ne_bytes()[..], &sectors.to_ne_bytes(), &start.to_ne_bytes(), &[0; 8]].concat();
-            assert_eq!(Asked::parse(&bytes), Err(Malformed), "{word} {sectors} {start}");
+            assert_eq!(UblkRequest::parse(&bytes), Err(Malformed), "{word} {sectors} {start}");
         }
-        assert_eq!(Asked::parse(&seeds_ublk()[0][..15]), Err(Malformed), "cut off");
+        assert_eq!(UblkRequest::parse(&seeds_ublk()[0][..15]), Err(Malformed), "cut off");
     }
 
     #[test]

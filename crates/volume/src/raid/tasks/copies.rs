@@ -48,7 +48,9 @@ impl Raid {
         };
         let bad = bad | lost;
         let mut mends = false;
-        if let Some(Parent { work: Asked::Whole(Work::Check { mend, wrong, .. }), .. }) = self.parents.get_mut(parent) {
+        if let Some(Parent { work: ParentWork::Whole(Work::Check { mend, wrong, .. }), .. }) =
+            self.parents.get_mut(parent)
+        {
             *wrong |= bad;
             mends = *mend && bad != 0;
         }

@@ -7,7 +7,7 @@ impl Raid {
         let mut pieces = Vec::new();
         self.layout.cut(at, length as u64, &mut pieces);
         if let Some(parent) = self.parents.get_mut(id) {
-            parent.work = Asked::Read { at, length, parts: BTreeMap::new() };
+            parent.work = ParentWork::Read { at, length, parts: BTreeMap::new() };
         }
         self.read_pieces(id, 0, pieces, into);
     }
@@ -108,7 +108,7 @@ impl Raid {
     /// A part of a READ's buffer is back.
     fn deliver(&mut self, task: u64, part: u64, into: Buffer) {
         let Some(parent) = self.tasks.get_mut(task).map(|task| task.parent) else { return };
-        if let Some(Parent { work: Asked::Read { parts, .. }, .. }) = self.parents.get_mut(parent) {
+        if let Some(Parent { work: ParentWork::Read { parts, .. }, .. }) = self.parents.get_mut(parent) {
             parts.insert(part, into);
         }
     }

@@ -210,7 +210,7 @@ impl Raid {
         let Some(task) = self.tasks.get_mut(id) else { return };
         task.state = State::Put { journaled };
         let fua = match self.parents.get_mut(task.parent) {
-            Some(Parent { work: Asked::Whole(Work::Write { fua, .. }), .. }) => *fua,
+            Some(Parent { work: ParentWork::Whole(Work::Write { fua, .. }), .. }) => *fua,
             _ => false,
         };
         // An entry may be replaced as soon as its row is written: that must be for good.

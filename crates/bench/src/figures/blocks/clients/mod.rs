@@ -8,7 +8,7 @@ mod steps;
 
 use super::{
     BLOCK_BYTES, KIB, cached, cell,
-    load::{Asked, Client, Parts, Stretch},
+    load::{Client, LoadSpec, Parts, Stretch},
     nbd::Nbd,
     node::{Node, Order},
     places,
@@ -180,12 +180,12 @@ impl Side {
 
     /// Reads at random places for so long.
     fn ask(&mut self, bytes: usize, ns: u64, seed: u64) -> Result<Stretch> {
-        let asked = Asked { writes: false, bytes, depth: 1 };
+        let load = LoadSpec { writes: false, bytes, depth: 1 };
         match &mut self.end {
             End::Raw(raw) => raw.run(bytes, ns),
-            End::Volume(client) => client.run(asked, &mut places_for(ns, bytes, seed)),
-            End::Nbd(nbd) => nbd.run(asked, &mut places_for(ns, bytes, seed)),
-            End::File(reader) => reader.reads(asked, ns, seed),
+            End::Volume(client) => client.run(load, &mut places_for(ns, bytes, seed)),
+            End::Nbd(nbd) => nbd.run(load, &mut places_for(ns, bytes, seed)),
+            End::File(reader) => reader.reads(load, ns, seed),
         }
     }
 
@@ -323,11 +323,11 @@ fn layers(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     }
     let slice = if setting.quick { 5_000_000 } else { 50_000_000 };
     let samples = alternate(ends.len(), setting.rounds(), |at, round| -> Result<f64> {
-        let asked = Asked { writes: false, bytes: BLOCK_BYTES, depth: 1 };
+        let load = LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: 1 };
         let (mut random, start) = (Random(round as u64), now_ns());
         let blocks = LAYER_BYTES / BLOCK_BYTES as u64;
         let mut place = || (elapsed_ns(start) < slice).then(|| random.below(blocks) * BLOCK_BYTES as u64);
-        Ok(ends[at].run(asked, &mut place)?.p50())
+        Ok(ends[at].run(load, &mut place)?.p50())
     })?;
     for (name, values) in LAYERS.into_iter().zip(samples) {
         figure.record(format!("a layer, ns: {name}"), BLOCK_BYTES as u64, values);

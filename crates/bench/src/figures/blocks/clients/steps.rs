@@ -5,7 +5,7 @@ use super::{
     super::{
         BLOCK_BYTES, cached, cell,
         disks::Disks,
-        load::{Asked, Stretch},
+        load::{LoadSpec, Stretch},
         node::{Node, Order},
         table, values,
     },
@@ -53,10 +53,10 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
         done += 1;
         setting.progress.part("clients: steps", done, rounds * kinds * DEPTHS.len());
         let (_, writes, client) = &mut sides[at % kinds];
-        let asked = Asked { writes: *writes, bytes: BLOCK_BYTES, depth: DEPTHS[at / kinds] };
+        let load = LoadSpec { writes: *writes, bytes: BLOCK_BYTES, depth: DEPTHS[at / kinds] };
         thread::sleep(SETTLING);
         let (used, slept) = (node.cpu()?, Switches::own()?);
-        let mut stretch = client.run(asked, &mut within(VOLUME_BYTES, slice, BLOCK_BYTES, round as u64))?;
+        let mut stretch = client.run(load, &mut within(VOLUME_BYTES, slice, BLOCK_BYTES, round as u64))?;
         let wake_ups = Switches::own()?.since(slept);
         thread::sleep(SETTLING);
         stretch.server_ns = node.cpu()? - used;

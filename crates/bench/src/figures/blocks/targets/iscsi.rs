@@ -1,7 +1,7 @@
 //! The plainest initiator of iSCSI there is (RFC 7143): one connection, one session, no digests, and no way back from an error. Beside
 //! `nbd` it is what asks other people's servers, so that servers are compared and not their clients.
 
-use super::super::load::{Asked, STEP_BYTES, Stretch, closed_loop, known};
+use super::super::load::{LoadSpec, STEP_BYTES, Stretch, closed_loop, known};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{BufReader, Read, Write},
@@ -109,10 +109,10 @@ impl Iscsi {
     }
 
     /// As [`Client::run`](super::super::load::Client::run).
-    pub(super) fn run(&mut self, asked: Asked, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
-        let payload = vec![0xA5; if asked.writes { asked.bytes } else { 0 }];
-        let asks = |iscsi: &mut Iscsi, tag, at| iscsi.ask_at(tag, at, asked.bytes, asked.writes.then_some(&payload));
-        closed_loop(self, asked, place, asks, |iscsi| iscsi.until_ended(&payload).map(u64::from))
+    pub(super) fn run(&mut self, load: LoadSpec, place: &mut dyn FnMut() -> Option<u64>) -> Result<Stretch> {
+        let payload = vec![0xA5; if load.writes { load.bytes } else { 0 }];
+        let asks = |iscsi: &mut Iscsi, tag, at| iscsi.ask_at(tag, at, load.bytes, load.writes.then_some(&payload));
+        closed_loop(self, load, place, asks, |iscsi| iscsi.until_ended(&payload).map(u64::from))
     }
 
     /// Writes what every block is known by.
@@ -378,7 +378,7 @@ mod tests {
         let read = |rest: Vec<Vec<u8>>| {
             let mut iscsi = told([welcome(), rest.concat()].concat()).unwrap();
             let mut left = [0u64].into_iter();
-            let done = iscsi.run(Asked { writes: false, bytes: 8192, depth: 1 }, &mut || left.next());
+            let done = iscsi.run(LoadSpec { writes: false, bytes: 8192, depth: 1 }, &mut || left.next());
             done.map(|done| done.times.len()).map_err(|error| format!("{error:#}"))
         };
         let part = |flags, status, tag| unit(DATA_IN, flags, status, tag, &[7; 4096]);
@@ -402,7 +402,7 @@ mod tests {
         let write = |rest: Vec<Vec<u8>>| {
             let mut iscsi = told([welcome(), rest.concat()].concat()).unwrap();
             let mut left = [0u64].into_iter();
-            let done = iscsi.run(Asked { writes: true, bytes: 8192, depth: 1 }, &mut || left.next());
+            let done = iscsi.run(LoadSpec { writes: true, bytes: 8192, depth: 1 }, &mut || left.next());
             done.map(|_| iscsi.request.len()).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(write(vec![wants(4096, 4096), unit(REPLY, FINAL, 0, 0, b"")]), Ok(HEAD_BYTES + 4096));

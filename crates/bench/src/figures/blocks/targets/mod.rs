@@ -7,7 +7,7 @@ mod tgt;
 use super::{
     BLOCK_BYTES, KIB, cell,
     disks::{self, Disks},
-    load::{Asked, Client, Stretch},
+    load::{Client, LoadSpec, Stretch},
     nbd::Nbd,
     node::{Node, Order},
     peers, table, values,
@@ -34,18 +34,18 @@ pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let room = folder::room(&parent, 4 * DISK_BYTES + 3 * CACHED_BYTES)?;
     setting.progress.tell(&format!("targets: {room}"));
     let mut absent = Vec::new();
-    for ground in [CACHED, DISK] {
-        setting.progress.say(&format!("targets: {ground}"));
+    for medium in [CACHED, DISK] {
+        setting.progress.say(&format!("targets: {medium}"));
         let mut keeper = Keeper::start_in(&parent)?;
         // The node ends after its clients.
-        let (_node, mut sides) = match ground {
+        let (_node, mut sides) = match medium {
             CACHED => in_memory(&mut keeper, &mut absent)?,
             _ => on_disk(&mut keeper, &mut absent)?,
         };
         for side in &mut sides {
-            side.prepare(bytes_of(ground))?;
+            side.prepare(bytes_of(medium))?;
         }
-        rounds(setting, &mut figure, ground, &mut sides)?;
+        rounds(setting, &mut figure, medium, &mut sides)?;
     }
     absent.push(spdk(std::env::var_os("PATH").unwrap_or_default().as_os_str()));
     absent.dedup();
@@ -72,7 +72,7 @@ enum End {
 #[derive(Clone, Copy)]
 struct Case {
     side: usize,
-    asked: Asked,
+    load: LoadSpec,
 }
 
 /// All bytes are in the servers' memory, or in the page cache. No write need be on stable storage.
@@ -156,7 +156,7 @@ impl Side {
     }
 
     /// Requests at random places for so long.
-    fn run(&mut self, asked: Asked, of: u64, ns: u64, seed: u64) -> Result<Stretch> {
+    fn run(&mut self, load: LoadSpec, of: u64, ns: u64, seed: u64) -> Result<Stretch> {
         let mut random = Random(seed);
         let used = |server: Option<u32>| {
             // Of a process that runs the kernel knows less.
@@ -165,19 +165,19 @@ impl Side {
         };
         let before = used(self.server)?;
         let start = now_ns();
-        let mut place = || (elapsed_ns(start) < ns).then(|| random.below(of / asked.bytes as u64) * asked.bytes as u64);
+        let mut place = || (elapsed_ns(start) < ns).then(|| random.below(of / load.bytes as u64) * load.bytes as u64);
         let mut done = match &mut self.end {
-            End::Device(client) => client.run(asked, &mut place)?,
-            End::Nbd(nbd) => nbd.run(asked, &mut place)?,
-            End::Iscsi(target) => target.0.run(asked, &mut place)?,
+            End::Device(client) => client.run(load, &mut place)?,
+            End::Nbd(nbd) => nbd.run(load, &mut place)?,
+            End::Iscsi(target) => target.0.run(load, &mut place)?,
         };
         done.server_ns = used(self.server)? - before;
         Ok(done)
     }
 }
 
-fn rounds(setting: &Setting<'_>, figure: &mut Figure, ground: &str, sides: &mut [Side]) -> Result<()> {
-    let slice = match (setting.quick, ground) {
+fn rounds(setting: &Setting<'_>, figure: &mut Figure, medium: &str, sides: &mut [Side]) -> Result<()> {
+    let slice = match (setting.quick, medium) {
         (true, _) => 20_000_000,
         (false, CACHED) => 50_000_000,
         (false, _) => 100_000_000,
@@ -187,15 +187,15 @@ fn rounds(setting: &Setting<'_>, figure: &mut Figure, ground: &str, sides: &mut 
     let mut done = 0;
     let samples = alternate(cases.len(), rounds, |at, round| {
         done += 1;
-        setting.progress.part(&format!("targets: {ground}"), done, rounds * cases.len());
-        let Case { side, asked } = cases[at];
-        sides[side].run(asked, bytes_of(ground), slice, round as u64)
+        setting.progress.part(&format!("targets: {medium}"), done, rounds * cases.len());
+        let Case { side, load } = cases[at];
+        sides[side].run(load, bytes_of(medium), slice, round as u64)
     })?;
-    for (Case { side, asked }, stretches) in cases.into_iter().zip(&samples) {
+    for (Case { side, load }, stretches) in cases.into_iter().zip(&samples) {
         let name = sides[side].name;
         let mut record = |what: &str, of: fn(&Stretch) -> f64| {
-            let series = series(ground, asked.writes, asked.depth, what, name);
-            figure.record(series, asked.bytes as u64, stretches.iter().map(of).collect());
+            let series = series(medium, load.writes, load.depth, what, name);
+            figure.record(series, load.bytes as u64, stretches.iter().map(of).collect());
         };
         record("p50 ns", Stretch::p50);
         record("mean ns", Stretch::mean);
@@ -215,25 +215,22 @@ fn cases(setting: &Setting<'_>, sides: &[Side]) -> Vec<Case> {
     let mut cases = Vec::new();
     for side in 0..sides.len() {
         for (writes, depth) in [(false, 1), (false, MANY), (true, 1), (true, MANY)] {
-            cases.extend(sizes.iter().map(|bytes| Case { side, asked: Asked { writes, bytes: *bytes, depth } }));
+            cases.extend(sizes.iter().map(|bytes| Case { side, load: LoadSpec { writes, bytes: *bytes, depth } }));
         }
-        let asked = |depth| Asked { writes: false, bytes: BLOCK_BYTES, depth };
+        let load = |depth| LoadSpec { writes: false, bytes: BLOCK_BYTES, depth };
         cases.extend(
-            DEPTHS
-                .into_iter()
-                .filter(|depth| ![1, MANY].contains(depth))
-                .map(|depth| Case { side, asked: asked(depth) }),
+            DEPTHS.into_iter().filter(|depth| ![1, MANY].contains(depth)).map(|depth| Case { side, load: load(depth) }),
         );
     }
     cases
 }
 
-fn series(ground: &str, writes: bool, depth: usize, what: &str, side: &str) -> String {
-    format!("{ground}, {}, {depth} outstanding, {what}: {side}", if writes { "writes" } else { "reads" })
+fn series(medium: &str, writes: bool, depth: usize, what: &str, side: &str) -> String {
+    format!("{medium}, {}, {depth} outstanding, {what}: {side}", if writes { "writes" } else { "reads" })
 }
 
-fn bytes_of(ground: &str) -> u64 {
-    if ground == CACHED { CACHED_BYTES } else { DISK_BYTES }
+fn bytes_of(medium: &str) -> u64 {
+    if medium == CACHED { CACHED_BYTES } else { DISK_BYTES }
 }
 
 fn tell(figure: &mut Figure, absent: &[String]) {
@@ -248,11 +245,11 @@ fn tell(figure: &mut Figure, absent: &[String]) {
         CACHED_BYTES >> 20,
         DISK_BYTES >> 20,
     );
-    for ground in [CACHED, DISK] {
-        figure.tables.push(at_8_kib(figure, ground));
+    for medium in [CACHED, DISK] {
+        figure.tables.push(at_8_kib(figure, medium));
     }
     let mut charts = Vec::new();
-    for ground in [CACHED, DISK] {
+    for medium in [CACHED, DISK] {
         let spreads = |series: &str| {
             let all: Vec<_> = figure.recorded(series).map(|(x, values)| (x, Spread::of(values))).collect();
             all.into_iter()
@@ -260,26 +257,26 @@ fn tell(figure: &mut Figure, absent: &[String]) {
         let mut size = Curves::new("MB/s", "bytes of a read", Scale::Log).logarithmic();
         let mut depth = Curves::new("µs", "requests outstanding", Scale::Log).logarithmic();
         for (colour, side) in SIDES.into_iter().enumerate() {
-            let rate = series(ground, false, MANY, "bytes/s", side);
+            let rate = series(medium, false, MANY, "bytes/s", side);
             size.add(Curve::spreads(side, colour, spreads(&rate), 1e-6));
             let at = |depth: usize| {
-                let values = values(figure, &series(ground, false, depth, "mean ns", side), BLOCK_BYTES as u64);
+                let values = values(figure, &series(medium, false, depth, "mean ns", side), BLOCK_BYTES as u64);
                 (!values.is_empty()).then(|| (depth as u64, Spread::of(&values)))
             };
             depth.add(Curve::spreads(side, colour, DEPTHS.into_iter().filter_map(at), 1e-3));
         }
-        charts.push((curves(&size), format!("Reads {ground}, {MANY} outstanding: throughput by their length.")));
-        charts.push((curves(&depth), format!("Reads of 8 KiB {ground}: response time by requests outstanding.")));
+        charts.push((curves(&size), format!("Reads {medium}, {MANY} outstanding: throughput by their length.")));
+        charts.push((curves(&depth), format!("Reads of 8 KiB {medium}: response time by requests outstanding.")));
     }
     figure.charts = charts;
 }
 
-fn at_8_kib(figure: &Figure, ground: &str) -> Table {
+fn at_8_kib(figure: &Figure, medium: &str) -> Table {
     let row = |side: &&str| {
         let mut row = vec![(*side).to_owned()];
         for writes in [false, true] {
             let of = |depth: usize, what: &str, factor: f64| {
-                cell(&values(figure, &series(ground, writes, depth, what, side), BLOCK_BYTES as u64), factor, 1)
+                cell(&values(figure, &series(medium, writes, depth, what, side), BLOCK_BYTES as u64), factor, 1)
             };
             row.extend([
                 of(1, "p50 ns", 1e-3),
@@ -291,7 +288,7 @@ fn at_8_kib(figure: &Figure, ground: &str) -> Table {
         row
     };
     let measured =
-        |side: &&&str| !values(figure, &series(ground, false, 1, "p50 ns", side), BLOCK_BYTES as u64).is_empty();
+        |side: &&&str| !values(figure, &series(medium, false, 1, "p50 ns", side), BLOCK_BYTES as u64).is_empty();
     let rows = SIDES.iter().filter(measured).map(row).collect();
     let head = [
         "",
@@ -304,7 +301,7 @@ fn at_8_kib(figure: &Figure, ground: &str) -> Table {
         "CPU µs each",
         "16 outstanding",
     ];
-    table(&format!("Requests of 8 KiB {ground}"), &head, rows)
+    table(&format!("Requests of 8 KiB {medium}"), &head, rows)
 }
 
 const CACHED: &str = "in memory";

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct TortureOptions {
     pub seconds: u64,
     /// Seeds count up from here; by the clock, if nothing is said.
     pub from: Option<u64>,
@@ -28,10 +28,10 @@ pub struct Asked {
     pub keep: Option<PathBuf>,
 }
 
-impl Asked {
+impl TortureOptions {
     /// None when the arguments mean nothing.
     pub fn parse(arguments: &[&str]) -> Option<Self> {
-        let mut asked = Self {
+        let mut options = Self {
             seconds: 60,
             from: None,
             seed: None,
@@ -50,34 +50,34 @@ impl Asked {
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--stop" => asked.stop = true,
-                "--release" => asked.release = true,
-                "--with" => asked.with.push((*arguments.next()?).to_owned()),
-                "--without" => asked.without.push((*arguments.next()?).to_owned()),
+                "--stop" => options.stop = true,
+                "--release" => options.release = true,
+                "--with" => options.with.push((*arguments.next()?).to_owned()),
+                "--without" => options.without.push((*arguments.next()?).to_owned()),
                 name @ ("--script" | "--library" | "--keep") => {
                     let path = arguments.next().map(PathBuf::from)?;
                     match name {
-                        "--script" => asked.script = Some(path),
-                        "--library" => asked.library = Some(path),
-                        _ => asked.keep = Some(path),
+                        "--script" => options.script = Some(path),
+                        "--library" => options.library = Some(path),
+                        _ => options.keep = Some(path),
                     }
                 }
                 name => {
                     let number = arguments.next()?.parse().ok()?;
                     match name {
-                        "--seconds" if number > 0 => asked.seconds = number,
-                        "--from" => asked.from = Some(number),
-                        "--seed" => asked.seed = Some(number),
-                        "--times" if number > 0 => asked.times = number,
-                        "--jobs" if number > 0 => asked.jobs = number as usize,
-                        "--allow" => asked.allow = number as usize,
-                        "--shrink" => asked.shrink_seconds = Some(number),
+                        "--seconds" if number > 0 => options.seconds = number,
+                        "--from" => options.from = Some(number),
+                        "--seed" => options.seed = Some(number),
+                        "--times" if number > 0 => options.times = number,
+                        "--jobs" if number > 0 => options.jobs = number as usize,
+                        "--allow" => options.allow = number as usize,
+                        "--shrink" => options.shrink_seconds = Some(number),
                         _ => return None,
                     }
                 }
             }
         }
-        Some(asked)
+        Some(options)
     }
 }
 
@@ -113,13 +113,16 @@ mod tests {
 
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
-        let asked = Asked::parse(&["--seconds", "5", "--jobs", "3", "--stop", "--keep", "found"]).unwrap();
-        assert_eq!((asked.seconds, asked.jobs, asked.stop, asked.keep), (5, 3, true, Some(PathBuf::from("found"))));
-        assert_eq!(Asked::parse(&["--seed", "7"]).unwrap().seed, Some(7));
+        let options = TortureOptions::parse(&["--seconds", "5", "--jobs", "3", "--stop", "--keep", "found"]).unwrap();
+        assert_eq!(
+            (options.seconds, options.jobs, options.stop, options.keep),
+            (5, 3, true, Some(PathBuf::from("found")))
+        );
+        assert_eq!(TortureOptions::parse(&["--seed", "7"]).unwrap().seed, Some(7));
         for wrong in
             [&["--seconds"][..], &["--seconds", "0"], &["--seed", "x"], &["--forever"], &["5"], &["--jobs", "0"]]
         {
-            assert_eq!(Asked::parse(wrong), None, "{wrong:?}");
+            assert_eq!(TortureOptions::parse(wrong), None, "{wrong:?}");
         }
     }
 }

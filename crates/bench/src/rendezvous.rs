@@ -6,26 +6,26 @@ use std::{ffi::OsString, fmt, str::FromStr, sync::Arc};
 
 /// An address of this host, and what goes with it; as text it is one argument of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Meeting {
+pub(crate) struct Rendezvous {
     pub(crate) address: Address,
     pub(crate) network: Network,
 }
 
-impl Meeting {
-    /// Nobody else uses it if nobody uses `name`. The device, by name, is of `rdma` alone.
+impl Rendezvous {
+    /// An address of its own for each `name`. The device, by name, is of `rdma` alone.
     ///
     /// # Errors
     /// There is no such transport.
-    pub(crate) fn here(transport: &str, rdma_device: Option<&str>, name: &str) -> Result<Meeting, AddressError> {
+    pub(crate) fn here(transport: &str, rdma_device: Option<&str>, name: &str) -> Result<Rendezvous, AddressError> {
         let network = Network { rdma_device: rdma_device.map(str::to_owned), ..Network::default() };
-        Ok(Meeting { address: Address::here(transport, name)?, network })
+        Ok(Rendezvous { address: Address::here(transport, name)?, network })
     }
 
-    /// Of a process: its first argument.
+    /// From the first argument of a process.
     ///
     /// # Errors
     /// It has none, or another.
-    pub(crate) fn told(arguments: &[OsString]) -> Result<Meeting> {
+    pub(crate) fn from_arguments(arguments: &[OsString]) -> Result<Rendezvous> {
         let text = arguments.first().and_then(|argument| argument.to_str()).context("no address")?;
         Ok(text.parse()?)
     }
@@ -50,9 +50,9 @@ impl Meeting {
     }
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Meeting { address, network } = self;
+        let Rendezvous { address, network } = self;
         write!(f, "{address}")?;
         let (device, key) = (network.rdma_device.as_deref(), network.key_file.as_deref());
         if device.is_some() || key.is_some() {
@@ -63,15 +63,15 @@ impl fmt::Display for Meeting {
     }
 }
 
-impl FromStr for Meeting {
+impl FromStr for Rendezvous {
     type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Meeting, AddressError> {
+    fn from_str(text: &str) -> Result<Rendezvous, AddressError> {
         let (address, rest) = text.split_once(' ').unwrap_or((text, ""));
         let (device, key) = rest.split_once('\t').map_or((rest, None), |(device, key)| (device, Some(key)));
         let rdma_device = (!device.is_empty()).then(|| device.to_owned());
         let network = Network { rdma_device, key_file: key.map(Into::into), ..Network::default() };
-        Ok(Meeting { address: address.parse()?, network })
+        Ok(Rendezvous { address: address.parse()?, network })
     }
 }
 
@@ -84,13 +84,16 @@ mod tests {
         for (transport, device) in
             [("shm", None), ("rdma", None), ("rdma", Some("mlx5_1")), ("rdma", Some("a device "))]
         {
-            let meeting = Meeting::here(transport, device, "told").unwrap();
-            assert_eq!(meeting.network.rdma_device.as_deref(), device);
-            assert_eq!(Meeting::told(&[meeting.to_string().into(), "more".into()]).unwrap(), meeting);
+            let rendezvous = Rendezvous::here(transport, device, "told").unwrap();
+            assert_eq!(rendezvous.network.rdma_device.as_deref(), device);
+            assert_eq!(
+                Rendezvous::from_arguments(&[rendezvous.to_string().into(), "more".into()]).unwrap(),
+                rendezvous
+            );
         }
-        let mut keyed = Meeting::here("tcp", None, "told").unwrap();
+        let mut keyed = Rendezvous::here("tcp", None, "told").unwrap();
         keyed.network.key_file = Some("a folder/key".into());
-        assert_eq!(Meeting::told(&[keyed.to_string().into()]).unwrap(), keyed);
-        assert!(Meeting::told(&[]).is_err() && Meeting::told(&["nowhere".into()]).is_err());
+        assert_eq!(Rendezvous::from_arguments(&[keyed.to_string().into()]).unwrap(), keyed);
+        assert!(Rendezvous::from_arguments(&[]).is_err() && Rendezvous::from_arguments(&["nowhere".into()]).is_err());
     }
 }
