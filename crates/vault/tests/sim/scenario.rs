@@ -1,29 +1,23 @@
 //! What happens in the world of a seed.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+mod checks;
+mod devices;
+mod node;
 
-use overside_disk::{Open, Request as DiskRequest};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
 use overside_reference as reference;
-use overside_service::{Listening, ServiceOptions};
 use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World};
-use overside_vault::cache::{CacheOptions, PolicyKind};
-use overside_vault::members::FileMember;
-use overside_vault::server::{About, LastWriter, Node, NodeOptions, WriterRecord, Writes};
-use overside_verbs::watch::Signal;
-use overside_verbs::{Clock, VerbsError};
+use overside_vault::server::{LastWriter, Writes};
 use overside_volume::wire::Role;
-use overside_volume::{
-    Array, Completion, Device, DeviceError, Geometry, LostRange, MemberState, MemoryDevice, Raid, Request, Sectors,
-    SumPlaces, Sums, Work,
-};
-use rustix::event::EventfdFlags;
+use overside_volume::{LostRange, SumPlaces};
 
 use super::client::{self, Client, Load};
-use super::model::{self, Model, SECTOR};
+use super::model::{Model, SECTOR};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
@@ -297,181 +291,6 @@ struct Serving {
 }
 
 impl Stage {
-    /// The members' files, on stable storage.
-    fn make(&self) {
-        let mut disk = self.drive.open(&self.world.process("maker"));
-        for name in (0..self.plan.members).map(|member| format!("m{member}")).chain(["intents".to_owned()]) {
-            let file = disk.open(&name, Open::Create { direct: true }).expect("it is the first");
-            overside_disk::complete(&mut *disk, DiskRequest::Sync { file }, PATIENCE).expect("the disk is sound");
-        }
-        let folder = disk.open("", Open::Folder).expect("it is there");
-        overside_disk::complete(&mut *disk, DiskRequest::Sync { file: folder }, PATIENCE).expect("the disk is sound");
-        let mut store = self.file(&self.world.process("formatter"), "intents", 4 << 20).expect("nobody has it");
-        let absent = |member: usize| {
-            let process = self.world.process("formatter");
-            let mut file = self.file(&process, &format!("m{member}"), self.member_bytes()).expect("nobody has it");
-            if self.plan.sums {
-                let mut bitmap = client::buffer(8192);
-                bitmap.copy_from_slice(&SUMS.empty_bitmap());
-                let work = Work::Write { at: SUMS.bitmap, from: bitmap.into(), fua: true };
-                let clock = self.world.clock();
-                overside_volume::complete(&mut file, &*clock, work, PATIENCE).1.expect("the disk is sound");
-            }
-            Box::new(file) as Box<dyn Device>
-        };
-        let members: Vec<Box<dyn Device>> = (0..self.plan.members).map(absent).collect();
-        // Their geometry is what the members' will be.
-        let members = members.into_iter().map(|member| match self.plan.sums {
-            true => Box::new(MemoryDevice::new(BYTES).expect("there is memory")) as Box<dyn Device>,
-            false => member,
-        });
-        if let Some(raid) = self.raid(members.collect()) {
-            raid.format_store(&mut store, &*self.world.clock()).expect("the disk is sound");
-        }
-    }
-
-    fn raid(&self, members: Vec<Box<dyn Device>>) -> Option<Raid> {
-        match self.plan.layout {
-            Layout::Mirror => Some(Raid::mirror(members).expect("they are a mirror")),
-            Layout::Parity => Some(Raid::parity(members, STRIPE).expect("they are RAID 5")),
-            Layout::Single | Layout::Stripes => None,
-        }
-    }
-
-    /// Bytes of a member's file.
-    fn member_bytes(&self) -> u64 {
-        if self.plan.sums { SUMS.data + SUMS.bytes } else { BYTES }
-    }
-
-    fn file(&self, process: &Process, name: &str, bytes: u64) -> Result<FileMember, String> {
-        let mut disk = self.drive.open(process);
-        let file = disk.open(name, Open::Write { direct: true }).map_err(|error| format!("{name}: {error}"))?;
-        match disk.lock(file, PATIENCE) {
-            Ok(true) => Ok(FileMember::new(disk, file, 0, bytes)),
-            locked => Err(format!("{name} is not to be had: {locked:?}")),
-        }
-    }
-
-    fn device(&self, process: &Process) -> Result<(Box<dyn Device>, Option<overside_volume::Health>), String> {
-        let clock = self.world.clock();
-        let mut members: Vec<Box<dyn Device>> = Vec::new();
-        for number in 0..self.plan.members {
-            let file = self.file(process, &format!("m{number}"), self.member_bytes())?;
-            let device: Box<dyn Device> = if self.plan.sums {
-                Box::new(Sums::open(Box::new(file), SUMS, clock.clone()).map_err(|error| error.to_string())?)
-            } else {
-                Box::new(file)
-            };
-            members.push(Box::new(Failing {
-                device,
-                number: number as u64,
-                fails: self.fails.clone(),
-                done: Vec::new(),
-            }));
-        }
-        let said = |error: &dyn std::fmt::Display| error.to_string();
-        match self.plan.layout {
-            Layout::Single => return Ok((members.pop().ok_or("no member")?, None)),
-            Layout::Stripes => {
-                return Ok((Box::new(Array::stripes(members, STRIPE).map_err(|e| said(&e))?), None));
-            }
-            _ => {}
-        }
-        let mut raid = self.raid(members).ok_or("no array")?;
-        lock(&self.stale).iter().for_each(|member| raid.set_stale(*member));
-        let store = self.file(process, "intents", 4 << 20)?;
-        let (lost, world) = (self.lost.clone(), self.world.clone());
-        raid.set_lost(&lock(&lost));
-        raid.on_lost(move |ranges| {
-            world.note("bytes: noted as lost", ranges.iter().map(|range| range.length).sum());
-            lock(&lost).clone_from(ranges);
-            true
-        });
-        let mut absent = 0;
-        if self.plan.fails_unsettled && lock(&self.stale).is_empty() {
-            // As a member whose node cannot be reached yet.
-            absent = lock(&self.fails).iter().fold(0, |bits, member| bits | 1 << member);
-            for member in (0..self.plan.members).filter(|member| absent & 1 << member != 0) {
-                self.world.note("member: away after a crash", member as u64);
-                self.model.changed(true);
-                raid.set_stale(member);
-            }
-        }
-        raid.with_intents(Box::new(store), clock, absent).map_err(|e| said(&e))?;
-        lock(&self.stale).extend((0..self.plan.members).filter(|member| absent & 1 << member != 0));
-        let (stale, world) = (self.stale.clone(), self.world.clone());
-        raid.on_change(move |member, state| {
-            match state {
-                MemberState::Stale => {
-                    world.note("member: stale", member as u64);
-                    lock(&stale).insert(member);
-                }
-                MemberState::Current => {
-                    world.note("member: current again", member as u64);
-                    lock(&stale).remove(&member);
-                }
-            }
-            true
-        });
-        let health = raid.health();
-        Ok((Box::new(raid), Some(health)))
-    }
-
-    /// A node, which serves when this returns.
-    fn serve(&self, life: u64) -> Serving {
-        let process = self.world.process(&format!("node-{life}"));
-        let provider = Arc::new(self.network.provider());
-        let doomed = provider.clone();
-        process.at_kill(move || doomed.kill());
-        let stop = Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).expect("the system has a descriptor"));
-        let (up, current) = (Arc::<AtomicBool>::default(), Arc::<Mutex<_>>::default());
-        let (inside, stopped, is_up, health) = (self.clone(), stop.clone(), up.clone(), current.clone());
-        let own = process.clone();
-        let running = process.spawn("main", move || {
-            let clock = inside.world.clock();
-            let (device, found) = inside.device(&own)?;
-            *lock(&health) = found;
-            let blocks = if inside.plan.cache { 24 * 8192 } else { 0 };
-            let options = NodeOptions {
-                writes: inside.plan.writes,
-                cache: CacheOptions { bytes: blocks, block_bytes: 8192, policy: PolicyKind::Mq },
-                request_bytes_max: 16 << 10,
-                requests_max: 8,
-                blocks: 16,
-                sessions_max: 8,
-                linger: Duration::from_millis(500),
-                access: None,
-                keeper: None,
-                cpu: None,
-            };
-            let apart = Apart::over(Sectors::over(device), &own, &clock).map_err(|error| error.to_string())?;
-            let once = Once { device: apart, model: inside.model.clone(), seen: BTreeSet::new() };
-            let node = Node::new(clock.clone(), options).map_err(|error| error.to_string())?;
-            let writer = inside.writer.clone();
-            let last = *lock(&writer);
-            let record = WriterRecord::new(last, move |last| {
-                *lock(&writer) = Some(last);
-                true
-            });
-            let about = About::default();
-            node.add_described("v", Box::new(once), about, Some(record)).map_err(|error| error.to_string())?;
-            let listening = Listening::open(provider, &["node"]).map_err(|error| error.to_string())?;
-            let options =
-                ServiceOptions { workers: inside.plan.workers, threads: own.threads(), ..ServiceOptions::default() };
-            let served = node.serve(vec![listening], options).map_err(|error| error.to_string())?;
-            inside.world.note("node: up", 0);
-            is_up.store(true, Ordering::Relaxed);
-            clock.wait(&[stopped.as_fd()], None).map_err(|error| error.to_string())?;
-            drop(served);
-            Ok(())
-        });
-        let serving = Serving { process, running, up, current, stop };
-        while !serving.up.load(Ordering::Relaxed) && !serving.running.has_ended() {
-            self.world.clock().sleep(Duration::from_millis(1));
-        }
-        serving
-    }
-
     /// A member fails for a while.
     fn fail_member(&self, node: &Serving, victim: u64, within: &std::ops::Range<Duration>) {
         let now = self.world.passed();
@@ -566,61 +385,6 @@ impl Stage {
         self.model.wrong()
     }
 
-    /// All members have all that was written.
-    fn settle(&self, node: &Serving) -> Result<(), String> {
-        let Some(health) = lock(&node.current).clone() else { return Ok(()) };
-        let until = self.world.passed() + Duration::from_secs(600);
-        while health.unsettled() > 0 || (0..self.plan.members).any(|member| health.state(member) == MemberState::Stale)
-        {
-            if self.world.passed() > until {
-                return Err("a member that is back does not get what it has missed".to_owned());
-            }
-            self.world.clock().sleep(Duration::from_millis(100));
-        }
-        Ok(())
-    }
-
-    /// What was acknowledged is there after the last life, too; and members have the same.
-    fn finish(&self, node: Serving, life: u64) -> Result<(), String> {
-        self.stop(&node);
-        let node = self.serve(life + 1);
-        self.read_all(&node)?;
-        if self.plan.changes_under_load {
-            self.run_client(&node, Client::check_all)?;
-        }
-        self.stop(&node);
-        if let Some(why) = self.model.wrong() {
-            return Err(why);
-        }
-        self.compare()?;
-        if self.plan.sums {
-            self.change_bytes();
-            let node = self.serve(life + 2);
-            self.read_all(&node)?;
-            self.stop(&node);
-            if let Some(why) = self.model.wrong() {
-                return Err(why);
-            }
-        }
-        Ok(())
-    }
-
-    /// A client reads all that was ever written.
-    fn read_all(&self, node: &Serving) -> Result<(), String> {
-        self.run_client(node, Client::read_all)
-    }
-
-    fn run_client(&self, node: &Serving, run: fn(Client)) -> Result<(), String> {
-        let (_, running) = self.client("reader", Role::TakeOver, run);
-        while !running.has_ended() {
-            if let Some(why) = self.wrong(node) {
-                return Err(why);
-            }
-            self.world.clock().sleep(Duration::from_millis(2));
-        }
-        Ok(())
-    }
-
     /// A bit changes where a client may be reading or writing: of the same bytes on one member alone.
     fn change_one(&self, chance: &mut Chance, changed: &mut BTreeSet<u64>) {
         if !self.plan.changes_under_load || !chance.one_in(4) {
@@ -635,39 +399,6 @@ impl Stage {
             self.drive.flip(&format!("m{member}"), at, chance.below(8) as u32);
             self.world.note("bytes: changed under load", at);
         }
-    }
-
-    /// Bits change on the disk while nobody has it open: of the same bytes on one member at most.
-    fn change_bytes(&self) {
-        let mut chance = self.world.chance("bytes");
-        for block in 0..BYTES / 4096 {
-            if chance.one_in(2) {
-                let member = chance.below(self.plan.members as u64);
-                let at = SUMS.data + block * 4096 + chance.below(4096);
-                self.drive.flip(&format!("m{member}"), at, chance.below(8) as u32);
-                self.world.note("bytes: changed", at);
-            }
-        }
-        let may_be_lost = matches!(self.plan.layout, Layout::Single | Layout::Stripes);
-        self.model.changed(may_be_lost);
-    }
-
-    /// Members have the same.
-    fn compare(&self) -> Result<(), String> {
-        let files: Vec<Vec<u8>> = (0..self.plan.members)
-            .map(|member| {
-                let mut bytes = self.drive.read(&format!("m{member}"));
-                bytes.resize(self.member_bytes() as usize, 0);
-                bytes.split_off(if self.plan.sums { SUMS.data as usize } else { 0 })
-            })
-            .collect();
-        let differ = match self.plan.layout {
-            Layout::Mirror => files.windows(2).any(|pair| pair[0] != pair[1]),
-            Layout::Parity => (0..BYTES as usize).any(|at| files.iter().fold(0, |sum, file| sum ^ file[at]) != 0),
-            Layout::Single | Layout::Stripes => false,
-        };
-        self.world.note("members: compared", 0);
-        if differ { Err("members differ, although nothing is left to be settled".to_owned()) } else { Ok(()) }
     }
 }
 
@@ -684,155 +415,6 @@ impl Clone for Stage {
             writer: self.writer.clone(),
             fails: self.fails.clone(),
         }
-    }
-}
-
-/// A member that fails for a while.
-#[derive(Debug)]
-struct Failing {
-    device: Box<dyn Device>,
-    number: u64,
-    fails: Arc<Mutex<BTreeSet<u64>>>,
-    done: Vec<Completion>,
-}
-
-impl Device for Failing {
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
-    }
-    fn submit(&mut self, batch: &mut VecDeque<Request>) {
-        if lock(&self.fails).contains(&self.number) {
-            self.done.extend(batch.drain(..).map(|request| request.ended(Err(DeviceError::Failed))));
-        } else {
-            self.device.submit(batch);
-        }
-    }
-    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
-        let before = out.len();
-        out.append(&mut self.done);
-        self.device.poll(out);
-        out.len() - before
-    }
-    fn arm(&mut self) -> bool {
-        self.device.arm() && self.done.is_empty()
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.fd()
-    }
-    fn due(&self) -> Option<Instant> {
-        self.device.due()
-    }
-}
-
-/// A device on a thread of its own: its disk gives up turns, and the node holds a lock while it hands requests over.
-#[derive(Debug)]
-struct Apart {
-    geometry: Geometry,
-    passed: Arc<Mutex<Passed>>,
-    asked: Arc<Signal>,
-    ended: Arc<Signal>,
-}
-
-#[derive(Debug, Default)]
-struct Passed {
-    requests: VecDeque<Request>,
-    done: Vec<Completion>,
-}
-
-impl Apart {
-    fn over(mut device: impl Device + 'static, process: &Process, clock: &Arc<dyn Clock>) -> Result<Apart, VerbsError> {
-        let [asked, ended] = [Arc::new(Signal::new()?), Arc::new(Signal::new()?)];
-        let apart = Apart { geometry: device.geometry(), passed: Arc::default(), asked, ended };
-        let (passed, asked, ended) = (apart.passed.clone(), apart.asked.clone(), apart.ended.clone());
-        let clock = clock.clone();
-        process.spawn("device", move || {
-            let (mut batch, mut done) = (VecDeque::new(), Vec::new());
-            loop {
-                asked.drain();
-                batch.append(&mut lock(&passed).requests);
-                device.submit(&mut batch);
-                if device.poll(&mut done) > 0 {
-                    lock(&passed).done.append(&mut done);
-                    ended.notify();
-                    continue;
-                }
-                if device.arm() {
-                    let fds: Vec<BorrowedFd<'_>> = device.fd().into_iter().chain([asked.as_fd()]).collect();
-                    if clock.wait(&fds, device.due()).is_err() {
-                        return;
-                    }
-                }
-            }
-        });
-        Ok(apart)
-    }
-}
-
-impl Device for Apart {
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-    fn submit(&mut self, batch: &mut VecDeque<Request>) {
-        lock(&self.passed).requests.append(batch);
-        self.asked.notify();
-    }
-    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
-        self.ended.drain();
-        let mut passed = lock(&self.passed);
-        let found = passed.done.len();
-        out.append(&mut passed.done);
-        found
-    }
-    fn arm(&mut self) -> bool {
-        lock(&self.passed).done.is_empty()
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ended.as_fd())
-    }
-}
-
-/// Every WRITE comes once in a node's life.
-#[derive(Debug)]
-struct Once<D> {
-    device: D,
-    model: Model,
-    seen: BTreeSet<(u64, u64)>,
-}
-
-impl<D: Device> Device for Once<D> {
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
-    }
-    fn submit(&mut self, batch: &mut VecDeque<Request>) {
-        let before = batch.len();
-        let writes: Vec<Option<(u64, u64)>> = batch
-            .iter()
-            .map(|request| match &request.work {
-                Work::Write { at, from, .. } => {
-                    let number = at / SECTOR;
-                    Some((number, model::version(&from[..SECTOR as usize], number).unwrap_or(u64::MAX)))
-                }
-                _ => None,
-            })
-            .collect();
-        self.device.submit(batch);
-        for write in writes.into_iter().take(before - batch.len()).flatten() {
-            if !self.seen.insert(write) {
-                self.model.fail(format!("a WRITE is carried out twice: sector and version {write:?}"));
-            }
-        }
-    }
-    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
-        self.device.poll(out)
-    }
-    fn arm(&mut self) -> bool {
-        self.device.arm()
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.fd()
-    }
-    fn due(&self) -> Option<Instant> {
-        self.device.due()
     }
 }
 
