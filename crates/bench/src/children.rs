@@ -4,7 +4,8 @@ use crate::{demo, figures, process};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 
-/// Runs a process of the demo or of a figure; `arguments` are those after the hidden subcommand ([`crate::SUBCOMMAND`]).
+/// Runs a process of the demo or of a figure; `arguments` are those after the hidden subcommand
+/// ([`crate::SUBCOMMAND`]).
 ///
 /// # Errors
 ///

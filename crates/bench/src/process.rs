@@ -1,8 +1,9 @@
 //! Other processes of a measurement: this executable again, with hidden arguments.
 //!
-//! None outlives the one that measures. A child asks the kernel to be killed when its parent dies, whatever the
-//! parent dies of; the parent kills and reaps by pid what it started when it is done or fails.
-//! Nothing has a name in a file system: data goes over as a memory file and a socket pair.
+//! None outlives the one that measures. A child asks the kernel to be killed when its
+//! parent dies, whatever the parent dies of; the parent kills and reaps by pid what it
+//! started when it is done or fails. Nothing has a name in a file system: data goes over as
+//! a memory file and a socket pair.
 
 use crate::measure::Split;
 use anyhow::{Context, Result, bail};
@@ -67,7 +68,8 @@ impl Process {
         Process::start_by(&[], environment, name, role, arguments, input)
     }
 
-    /// The same, by a command that is given the executable and its arguments behind its own, and runs it in its place.
+    /// The same, by a command that is given the executable and its arguments behind its own,
+    /// and runs it in its place.
     ///
     /// # Errors
     ///

@@ -82,7 +82,8 @@ impl Progress {
     }
 }
 
-/// What the rest takes, by what was done until now; nothing while that is too little to tell, or the rest too short.
+/// What the rest takes, by what was done until now; nothing while that is too little to
+/// tell, or the rest too short.
 fn left(elapsed_ns: u64, done: usize, all: usize) -> String {
     if done == 0 || done >= all || elapsed_ns < 1_000_000_000 {
         return String::new();

@@ -30,7 +30,8 @@ impl Rendezvous {
         Ok(text.parse()?)
     }
 
-    /// Says now what the first process that is started would say: that there is no RDMA device, or none of that name.
+    /// Says now what the first process that is started would say: that there is no RDMA
+    /// device, or none of that name.
     ///
     /// # Errors
     /// Which there are, or why there is none.

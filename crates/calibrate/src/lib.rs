@@ -334,8 +334,9 @@ fn copied_bytes(rig: &mut Rig, provider: &Arc<dyn Provider>, budget: &Budget) ->
     Ok(found)
 }
 
-/// The length up to which copying is the cheaper way, of lengths in order and what naming costs
-/// over copying there: the one by which least is lost in all, wherever noise puts a single one.
+/// The length up to which copying is the cheaper way, of lengths in order and what
+/// naming costs over copying there. It is the one by which least is lost in all,
+/// wherever noise puts a single one.
 fn crossing(seen: &[(u64, f64)]) -> f64 {
     let (mut best, mut gained) = ((COPIED_NONE, 0.0), 0.0);
     for (bytes, ratio) in seen {

@@ -302,10 +302,10 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
 }
 
 /// Tests of declared sends through `$delivery`, a function from a number of destinations to a
-/// [`Delivery`], if there is one: a shared send to so many against separate ones, in tiles of
-/// several sizes, and random regions by plan, as they lie, by threshold and each of these ways.
-/// Where `$delivery` answers none, for want of a device, nothing is tested. The crate that tests so
-/// has `proptest`.
+/// [`Delivery`], if there is one. A shared send to so many is compared with separate ones, in
+/// tiles of several sizes. Random regions go by plan, as they lie, by threshold and each of these
+/// ways. Where `$delivery` answers none, for want of a device, nothing is tested. The crate that
+/// tests so has `proptest`.
 #[macro_export]
 macro_rules! declared_tests {
     ($delivery:path, destinations: $destinations:literal, ways: [$($way:ident),+], cases: $cases:literal) => {

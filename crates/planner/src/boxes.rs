@@ -5,12 +5,12 @@
 //! order, into runs of neighbours; each run is read as one box. Three kinds of cost, each with an
 //! exact algorithm:
 //!
-//! - *separable*, `F(end) − G(start)` a box (a request and so much a byte or a line): joining two
-//!   neighbours changes the cost by what stands at their gap and by nothing else, so every gap
-//!   decides for itself: [`separable`], O(n);
-//! - separable with a limit on a box's span: gaps are no longer independent; the best partition of
+//! - *separable*, `F(end) − G(start)` a box (a request and so much a byte or a line): joining
+//!   two neighbours changes the cost by the term of their gap alone. So every gap decides for
+//!   itself: [`separable`], O(n);
+//! - separable with a limit on a box's span: gaps are no longer independent. The best partition of
 //!   the first j fragments extends a best partition of fewer, and the candidates are a sliding
-//!   window, so a monotone queue finds each in amortised constant time: [`capped`], O(n);
+//!   window. A monotone queue finds each in amortised constant time: [`capped`], O(n);
 //! - *bottleneck*, `max(α · boxes, β · bytes)` (requests and bytes overlap, the slower decides):
 //!   with k gaps bridged, only their sum counts, so the k smallest are best: [`bottleneck`], O(n
 //!   log n).

@@ -49,8 +49,8 @@ impl<const N: usize> Plan<N> {
 }
 
 /// What ends and wire take as one figure, for a stream between two ends with little room between
-/// them, which often share a cache or a core as well: where both are busy nearly all the time each
-/// waits for the other now and then, and the stream takes longer than the slower one by itself.
+/// them, which often share a cache or a core as well. Where both are busy nearly all the time, each
+/// waits for the other now and then. The stream then takes longer than the slower end by itself.
 ///
 /// `both_busy` is how many times as long work takes while the other end works as well. While the
 /// faster end does so, both are slower by it, and the slower end does the rest alone. Where that is

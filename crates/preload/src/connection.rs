@@ -22,8 +22,8 @@ use crate::word::Word;
 
 pub(crate) use crate::state::State;
 
-/// One connection. It is never unmapped, so a stale pointer from the table is harmless: whoever uses it takes the lock and
-/// looks whether the table still names it.
+/// One connection. It is never unmapped, so a stale pointer from the table is harmless: whoever
+/// uses it takes the lock and looks whether the table still names it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     lock: Lock,
@@ -89,7 +89,8 @@ pub(crate) struct Inner {
     pub(crate) unread: u32,
     /// Bytes have come out of the ring since the last send.
     pub(crate) answered: bool,
-    /// With other sleepers, for whose sake a wake byte is left unread, or the eventfd is not drained.
+    /// With other sleepers, for whose sake a wake byte is left unread, or
+    /// the eventfd is not drained.
     pub(crate) patience: Patience,
     pub(crate) patience_of_pollers: Patience,
     pub(crate) reason: Reason,
@@ -99,7 +100,8 @@ pub(crate) struct Inner {
     pub(crate) tally: Tally,
 }
 
-/// Receives that found nothing, in a row. Counting them changes nothing that matters to one who comes after.
+/// Receives that found nothing, in a row. Counting them changes nothing that
+/// matters to one who comes after.
 #[derive(Clone, Debug)]
 pub(crate) struct Dry(Cell<u32>);
 
@@ -150,7 +152,8 @@ pub(crate) struct Tally {
 
 /// The lock is held, `inner` can be used.
 ///
-/// Whoever only looks at `inner` may be jumped out of by a signal handler. Whoever changes it says so before, by the way it is reached.
+/// Whoever only looks at `inner` may be jumped out of by a signal handler. Whoever changes it says
+/// so before, by the way it is reached.
 pub(crate) struct LockHeld<'a> {
     pub(crate) connection: &'a Connection,
     guard: Guard<'a>,
@@ -269,12 +272,14 @@ impl Connection {
         self.lock.look().map(|guard| LockHeld { connection: self, guard })
     }
 
-    /// Whether a thread has jumped out of a call that was changing it: nobody knows what of it is true.
+    /// Whether a thread has jumped out of a call that was changing it: nobody
+    /// knows what of it is true.
     pub(crate) fn is_broken(&self) -> bool {
         self.lock.is_broken()
     }
 
-    /// What a call says that could not have it: the program's handler has interrupted another, or it is broken.
+    /// What a call says that could not have it: the program's handler has interrupted
+    /// another, or it is broken.
     pub(crate) fn refusal(&self) -> c_int {
         if self.is_broken() { libc::ECONNRESET } else { libc::EINTR }
     }
@@ -398,7 +403,8 @@ impl Inner {
         action
     }
 
-    /// There is memory, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
+    /// There is memory, of this end's own if it has `called`; or the rings are as they were
+    /// at the first rendezvous.
     pub(crate) fn attach(&mut self, shared: SharedMemory, called: bool) {
         self.step(Event::Attaches { shared, called });
     }
@@ -468,13 +474,15 @@ impl Inner {
         self.counts().drained.load(Ordering::Relaxed)
     }
 
-    /// Up to where the ring is read, once the receiving direction is switched. What a relative has taken along counts.
+    /// Up to where the ring is read, once the receiving direction is switched. What a
+    /// relative has taken along counts.
     #[inline]
     pub(crate) fn border(&self) -> u64 {
         self.counts().border.load(Ordering::SeqCst)
     }
 
-    /// Bytes that still lie in the ring before the border, once the receiving direction is switched.
+    /// Bytes that still lie in the ring before the border, once the
+    /// receiving direction is switched.
     #[inline]
     pub(crate) fn rest(&self) -> u64 {
         if !self.incoming.has_left() {
@@ -483,7 +491,8 @@ impl Inner {
         self.border().saturating_sub(self.counts().taken.load(Ordering::Acquire))
     }
 
-    /// In a forked child: what there is to send again is the parent's, as are the calls of its other threads.
+    /// In a forked child: what there is to send again is the parent's, as are the
+    /// calls of its other threads.
     pub(crate) fn in_child(&mut self) {
         if matches!(self.life, Life::Forked(_)) {
             let head = self.out.head;
@@ -492,7 +501,8 @@ impl Inner {
         (self.sending, self.receiving) = (0, 0);
     }
 
-    /// In a forked child, of what another thread was in the midst of, or the code that a signal handler has interrupted: it is the parent's.
+    /// In a forked child, of what another thread was in the midst of, or the code that a signal
+    /// handler has interrupted: it is the parent's.
     pub(crate) fn forsake(&mut self) {
         self.step(Event::IsParents);
         (self.search, self.eventfds) = (Search::Idle, None);
@@ -525,7 +535,8 @@ impl Inner {
 const LOOK_MASK: u32 = 3;
 /// It has no eventfd.
 pub(crate) const NO_EVENTFD: c_int = -1;
-/// The ends look for each other after so many calls: a connection of one exchange never pays for it.
+/// The ends look for each other after so many calls: a connection of one
+/// exchange never pays for it.
 const FIRST_TRY: u32 = 4;
 
 /// For the explorer, which writes down connections and makes them again.

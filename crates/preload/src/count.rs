@@ -1,8 +1,9 @@
 //! How many bytes a connection has carried through the kernel, and in which processes it is open.
 //!
-//! Both ends leave the kernel's stream at a counted byte, so the counts must hold across `fork`: before one, those of all
-//! connections move into a page that parent and child share. Everything counts that goes through the kernel's socket: the
-//! program's bytes, wake bytes, and bytes of a ring that are sent again.
+//! Both ends leave the kernel's stream at a counted byte, so the counts must hold across `fork`:
+//! before one, those of all connections move into a page that parent and child share. Everything
+//! counts that goes through the kernel's socket: the program's bytes, wake bytes, and bytes of a
+//! ring that are sent again.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -24,7 +25,8 @@ pub(crate) struct Counts {
     pub(crate) border: Word,
     /// Some process has moved bytes of it that are not counted.
     spoiled: AtomicBool,
-    /// The processes that have it open, once it was shared: their numbers, 0 for none, `UNBORN` for a child that a fork is making.
+    /// The processes that have it open, once it was shared: their numbers, 0 for none, `UNBORN` for
+    /// a child that a fork is making.
     who: [AtomicI32; PROCESSES],
 }
 
@@ -71,7 +73,8 @@ impl Counts {
         self.name_child(me());
     }
 
-    /// The fork has made this one, or none. The child says so itself as soon as it runs; it may be killed before.
+    /// The fork has made this one, or none. The child says so itself as soon as it runs;
+    /// it may be killed before.
     pub(crate) fn name_child(&self, child: i32) {
         if child <= 0 {
             self.replace(UNBORN, 0);
@@ -85,8 +88,8 @@ impl Counts {
         self.replace(me(), 0);
     }
 
-    /// Whether no other process has it open. Those that have ended without a word are found out here; one whose number was
-    /// given to another since counts as alive, which only costs speed.
+    /// Whether no other process has it open. Those that have ended without a word are found out
+    /// here; one whose number was given to another since counts as alive, which only costs speed.
     pub(crate) fn is_ours_alone(&self) -> bool {
         #[cfg(test)]
         if let Some(alone) = crate::explore::is_alone() {

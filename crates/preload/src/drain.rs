@@ -1,4 +1,5 @@
-//! What has woken a thread is taken out of the kernel: wake bytes out of the stream, an eventfd's count.
+//! What has woken a thread is taken out of the kernel: wake bytes out of the
+//! stream, an eventfd's count.
 //!
 //! Not before all have run who slept for it (`sleepers`), and those who sleep in sets are told.
 
@@ -13,8 +14,8 @@ use crate::layout::SharedMemory;
 use crate::sleepers::Present;
 use crate::{kernel, sets, wake};
 
-/// Takes wake bytes of before out of the kernel's stream, so that the next one wakes. Others whom the
-/// unread wake byte is just waking must have run before: it returns who they are.
+/// Takes wake bytes of before out of the kernel's stream, so that the next one wakes. Others whom
+/// the unread wake byte is just waking must have run before: it returns who they are.
 pub(crate) fn wake_bytes(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Option<Present> {
     let issued = wake::issued(shared.wake_word(held.end));
     if held.drained() >= issued || held.source(shared).is_before_ring() {
@@ -47,7 +48,8 @@ pub(crate) fn wake_bytes(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemo
     None
 }
 
-/// Reads the wake bytes that are still in the kernel's stream; what came in between, if not all could be had: the end, or an error, of which AGAIN is nothing.
+/// Reads the wake bytes that are still in the kernel's stream; what came in between, if not all
+/// could be had: the end, or an error, of which AGAIN is nothing.
 pub(crate) fn last(held: &mut Inner, fd: c_int, last: u64) -> Option<Result<(), Errno>> {
     while held.drained() < last {
         let mut wake_bytes = [0; 16];
@@ -61,8 +63,9 @@ pub(crate) fn last(held: &mut Inner, fd: c_int, last: u64) -> Option<Result<(), 
     None
 }
 
-/// This end's, if poll has found it readable, is drained for one who is about to sleep. Those who sleep
-/// in sets are told of what stands. Others in poll must have run before: it returns who they are.
+/// This end's, if poll has found it readable, is drained for one who is about to sleep.
+/// Those who sleep in sets are told of what stands. Others in poll must have run before:
+/// it returns who they are.
 pub(crate) fn eventfd(held: &mut LockHeld<'_>, fd: c_int) -> Option<Present> {
     let connection = held.connection;
     if connection.signalled.load(Ordering::SeqCst) == 0 {

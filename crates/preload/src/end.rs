@@ -49,8 +49,9 @@ pub(crate) fn finish(held: &mut LockHeld<'_>, fd: c_int) {
     fork::leave(held);
 }
 
-/// What the peer has not taken goes through the kernel, if that takes all of it; else the peer finds it in the ring, which it
-/// keeps. What we have not taken makes the close a reset, as the kernel does it.
+/// What the peer has not taken goes through the kernel, if that takes all of it; else the
+/// peer finds it in the ring, which it keeps. What we have not taken makes the close a
+/// reset, as the kernel does it.
 fn ring_ends(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) {
     let peer = held.peer();
     let unread =

@@ -31,8 +31,8 @@ pub(crate) fn thread() -> usize {
     unsafe { libc::__errno_location() as usize }
 }
 
-/// Whether the caller is on the stack that its thread has begun on, and not on one for signals or of the program's making. False as
-/// well where that cannot be told.
+/// Whether the caller is on the stack that its thread has begun on, and not on one for signals or
+/// of the program's making. False as well where that cannot be told.
 #[cold]
 pub(crate) fn is_on_own_stack() -> bool {
     let place = 0u8;

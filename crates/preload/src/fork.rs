@@ -1,13 +1,15 @@
 //! `fork`, `exec` and what goes with them.
 //!
-//! A connection whose rings are in use goes back to the kernel before a fork, so parent and child share what they would share
-//! without this library, and is counted again. All that are counted keep their counts in a page that both sides share from
-//! then on, and the ends may meet, or come into the rings again, once only one process has it open: a server that forks after
-//! `accept` closes the parent's copy; a child that writes a snapshot ends.
+//! A connection whose rings are in use goes back to the kernel before a fork, so parent and child
+//! share what they would share without this library, and is counted again. All that are counted
+//! keep their counts in a page that both sides share from then on. The ends may meet, or come into
+//! the rings again, once only one process has it open. A server that forks after `accept` closes
+//! the parent's copy; a child that writes a snapshot ends.
 //!
-//! Other threads go on meanwhile. So none comes into the rings from then on, and all locks are held over the fork itself: the child finds
-//! each connection whole, and none of which it might think that it is its own. One that a signal handler finds held by the code that it has
-//! interrupted, or whose holder waits in a handler for one that is held here, is the parent's alone.
+//! Other threads go on meanwhile. So none comes into the rings from then on, and all locks are held
+//! over the fork itself. The child finds each connection whole, and none that it might take for its
+//! own. One that a signal handler finds held by the code that it has interrupted, or whose holder
+//! waits in a handler for one that is held here, is the parent's alone.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -175,8 +177,8 @@ pub(crate) fn leave(held: &mut LockHeld<'_>) {
 
 /// Before another program takes over this process: what it inherits must be plain.
 ///
-/// A vfork child calls this in its parent's memory, which stands still meanwhile; connections that go on into the new program
-/// are the kernel's for the parent too.
+/// A vfork child calls this in its parent's memory, which stands still meanwhile; connections that
+/// go on into the new program are the kernel's for the parent too.
 pub(crate) fn before_exec(reason: &'static str) {
     errno::kept(crate::files::before_exec);
     give_up_inherited(reason, Reader::Stranger, |_| {});
@@ -210,7 +212,8 @@ fn give_up_inherited(reason: &'static str, reader: Reader, mut then: impl FnMut(
     });
 }
 
-/// No connection meets any more, and those that have go back: the program shuts itself off from system calls.
+/// No connection meets any more, and those that have go back: the program shuts
+/// itself off from system calls.
 ///
 /// What there is to tell of them is told now: later even that may be forbidden.
 pub(crate) fn before_sandbox(reason: &'static str) {

@@ -1,4 +1,5 @@
-//! Sleeping on a word in shared memory, for a moment: a hand-over by futex, without a byte in the kernel's stream.
+//! Sleeping on a word in shared memory, for a moment: a hand-over by futex, without a
+//! byte in the kernel's stream.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,12 +26,14 @@ pub(crate) fn is_possible() -> bool {
     !IMPOSSIBLE.load(Ordering::Relaxed)
 }
 
-/// Sleeps as long as the word has this value, some milliseconds at most. Restarted after a signal as `recv` would be.
+/// Sleeps as long as the word has this value, some milliseconds at most. Restarted after a
+/// signal as `recv` would be.
 pub(crate) fn sleep(word: &Word, value: u64) -> Slept {
     sleep_for(word, value, AT_MOST_NS)
 }
 
-/// The same, for no longer than that, and ended by every signal that is handled: the kernel restarts no call that has a limit.
+/// The same, for no longer than that, and ended by every signal that is handled: the kernel
+/// restarts no call that has a limit.
 pub(crate) fn sleep_within(word: &Word, value: u64, limit_ns: u64) -> Slept {
     let limit = Timespec { tv_sec: 0, tv_nsec: limit_ns.min(AT_MOST_NS) as i64 };
     match futex::wait(word.half(), futex::Flags::empty(), value as u32, Some(&limit)) {
@@ -70,7 +73,8 @@ fn sleep_for(word: &Word, value: u64, limit_ns: u64) -> Slept {
 }
 
 static IMPOSSIBLE: AtomicBool = AtomicBool::new(false);
-/// What else happens to a connection is noticed with this delay: its peer killed, or shut down by another thread.
+/// What else happens to a connection is noticed with this delay: its peer killed, or
+/// shut down by another thread.
 const AT_MOST_NS: u64 = 10_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Receiving, under the connection's lock: from the kernel as long as bytes of before the ring are there, from the ring, and from the kernel again.
+//! Receiving, under the connection's lock: from the kernel as long as bytes of before the ring are
+//! there, from the ring, and from the kernel again.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -103,7 +104,8 @@ pub(crate) fn once(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look
     }
 }
 
-/// The ring is empty. Now and then, or when the kernel has said that there is something, looks whether the stream has ended.
+/// The ring is empty. Now and then, or when the kernel has said that there is something, looks
+/// whether the stream has ended.
 fn nothing(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Step {
     if !held.dry.count() {
         return Step::Nothing;
@@ -159,8 +161,9 @@ fn keep(held: &mut LockHeld<'_>, shared: &SharedMemory, ended: Result<(), Errno>
     }
 }
 
-/// Whether bytes wait in the kernel that somebody wrote past the library: the ring is empty and every wake byte is drained. A wake byte is counted, and a
-/// direction switched, before the kernel has a byte of it; so what is counted is looked at last.
+/// Whether bytes wait in the kernel that somebody wrote past the library: the ring is empty and
+/// every wake byte is drained. A wake byte is counted, and a direction switched, before the kernel
+/// has a byte of it; so what is counted is looked at last.
 fn is_stray(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     kernel::pending(fd) > 0
         && shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED == 0
@@ -168,7 +171,8 @@ fn is_stray(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
         && held.drained_all(shared)
 }
 
-/// The peer has not started: what the kernel has is bytes, provided it had them before we looked whether it started.
+/// The peer has not started: what the kernel has is bytes, provided it had them before we
+/// looked whether it started.
 fn before_start(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, to: &mut Cursor<'_>, look: bool) -> Step {
     let there = kernel::pending(fd);
     if there == 0
@@ -203,7 +207,8 @@ fn before_start(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, to: &
     from_kernel(held, fd, to, look, there)
 }
 
-/// Whether the peer has begun with its ring by now, or switched: what it sends after that may have something beside it.
+/// Whether the peer has begun with its ring by now, or switched: what it sends after that may
+/// have something beside it.
 fn begins(held: &LockHeld<'_>, shared: &SharedMemory) -> bool {
     shared.start(held.peer()).load(Ordering::SeqCst) != 0
         || shared.tail(held.peer()).load(Ordering::SeqCst) & SWITCHED != 0
@@ -227,7 +232,8 @@ pub(crate) fn is_after_ring(held: &mut LockHeld<'_>, fd: c_int) -> bool {
         && held.incoming.wake_bytes().is_some_and(|wake_bytes| held.drained() >= wake_bytes)
 }
 
-/// Goes on with a switch as far as it can without taking a byte of the program's. An error is the program's as well.
+/// Goes on with a switch as far as it can without taking a byte of the program's. An error
+/// is the program's as well.
 pub(crate) fn progress(held: &mut LockHeld<'_>, fd: c_int) -> Step {
     let step = after_ring(held, fd, &mut Cursor::new(&[]), true, How::Bytes);
     if let Step::Error(error) = step {
@@ -236,7 +242,8 @@ pub(crate) fn progress(held: &mut LockHeld<'_>, fd: c_int) -> Step {
     step
 }
 
-/// Switched: first what went through the kernel before the ring, then the wake bytes, then bytes for good.
+/// Switched: first what went through the kernel before the ring, then the wake
+/// bytes, then bytes for good.
 fn after_ring(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, how: How) -> Step {
     let Some(shared) = held.ring() else { return Step::Plain };
     if let Source::Before(left) = held.source(&shared) {
@@ -299,8 +306,8 @@ fn after_ring(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look: boo
     unless_due(held, fd, &shared, step, to)
 }
 
-/// A look that has seen all `before` a border looks on behind it: a program that looks until enough is there would see no more otherwise,
-/// however often.
+/// A look that has seen all `before` a border looks on behind it: a program that looks until enough
+/// is there would see no more otherwise, however often.
 fn looks_on(
     step: Step,
     before: Option<u64>,
@@ -313,7 +320,8 @@ fn looks_on(
     }
 }
 
-/// What the kernel's stream has come to, unless there are bytes that nobody has sent again: this process reads the ring after all.
+/// What the kernel's stream has come to, unless there are bytes that nobody has sent again: this
+/// process reads the ring after all.
 fn unless_due(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, step: Step, to: &mut Cursor<'_>) -> Step {
     // What the kernel calls a reset, and is an end.
     let of_a_wake_byte = matches!(step, Step::Error(Errno::CONNRESET)) && fallback::is_of_a_wake_byte(held, shared);
@@ -342,7 +350,8 @@ fn step_of(end: Result<(), Errno>) -> Step {
     }
 }
 
-/// As many of the kernel's bytes as are there and wanted, buffer by buffer; a look sees the first buffer's.
+/// As many of the kernel's bytes as are there and wanted, buffer by buffer; a look
+/// sees the first buffer's.
 fn from_kernel(held: &mut LockHeld<'_>, fd: c_int, to: &mut Cursor<'_>, look: bool, limit: u64) -> Step {
     let mut got = 0usize;
     loop {

@@ -2,7 +2,8 @@
 
 use libc::iovec;
 
-/// Whether no program's memory can be there, as at null: the kernel is to refuse it. Other addresses where nothing is are not told apart.
+/// Whether no program's memory can be there, as at null: the kernel is to refuse it. Other
+/// addresses where nothing is are not told apart.
 #[inline]
 pub(crate) fn is_outside(part: &iovec) -> bool {
     let (at, end) = (part.iov_base as isize, (part.iov_base as isize).wrapping_add_unsigned(part.iov_len));

@@ -1,4 +1,5 @@
-//! The kernel socket itself, by system calls that are no cancellation points: these run with a connection's lock held.
+//! The kernel socket itself, by system calls that are no cancellation points: these run with
+//! a connection's lock held.
 
 use std::ffi::c_int;
 use std::io::IoSlice;
@@ -21,7 +22,8 @@ pub(crate) fn borrowed(fd: c_int) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Takes at most `len` bytes to where the program or we want them, without waiting. 0 is the end of the stream.
+/// Takes at most `len` bytes to where the program or we want them, without waiting. 0
+/// is the end of the stream.
 pub(crate) fn take(fd: c_int, to: *mut u8, len: usize, look: bool) -> Result<usize, Errno> {
     #[cfg(test)]
     if let Some(taken) = explore::take(fd, to, len, look) {
@@ -44,7 +46,8 @@ pub(crate) fn give(fd: c_int, from: *const u8, len: usize) -> Result<usize, Errn
     retry(|| rustix::net::send(borrowed(fd), from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
 }
 
-/// Gives what is left of the program's buffers, in one message: over a Unix socket each costs the buffer what a small page does.
+/// Gives what is left of the program's buffers, in one message: over a Unix socket each costs the
+/// buffer what a small page does.
 pub(crate) fn give_buffers(fd: c_int, from: &mut Cursor<'_>) -> Result<usize, Errno> {
     #[cfg(test)]
     if explore::is_on() {
@@ -59,7 +62,8 @@ pub(crate) fn give_buffers(fd: c_int, from: &mut Cursor<'_>) -> Result<usize, Er
     retry(|| rustix::net::sendmsg(borrowed(fd), parts, &mut SendAncillaryBuffer::default(), flags))
 }
 
-/// Whether the stream from the peer has ended: `Some(Ok)`, or in an error. None while it goes on, or behind unread bytes.
+/// Whether the stream from the peer has ended: `Some(Ok)`, or in an error. None while it goes
+/// on, or behind unread bytes.
 pub(crate) fn ended(fd: c_int) -> Option<Result<(), Errno>> {
     let mut byte = 0;
     match take(fd, &mut byte, 1, true) {
@@ -69,12 +73,14 @@ pub(crate) fn ended(fd: c_int) -> Option<Result<(), Errno>> {
     }
 }
 
-/// Whether a receive from the kernel would return something: bytes, the end, or an error, which is left where it is.
+/// Whether a receive from the kernel would return something: bytes, the end, or an error,
+/// which is left where it is.
 pub(crate) fn something(fd: c_int) -> bool {
     events(fd, PollFlags::IN).intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Whether the kernel takes so many bytes at once, its buffer made as large as a program may ask for where it is smaller.
+/// Whether the kernel takes so many bytes at once, its buffer made as large as a program may ask
+/// for where it is smaller.
 pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
     #[cfg(test)]
     if let Some(takes) = explore::takes(fd, bytes) {
@@ -86,7 +92,8 @@ pub(crate) fn takes(fd: c_int, bytes: u64) -> bool {
     known && u64::try_from(queued).is_ok_and(|queued| queued + bytes <= capacity(fd))
 }
 
-/// Bytes that the kernel takes of a sender whose peer reads nothing, in pieces that are large. What it keeps beside them counts, too.
+/// Bytes that the kernel takes of a sender whose peer reads nothing, in pieces that are large. What
+/// it keeps beside them counts, too.
 fn capacity(fd: c_int) -> u64 {
     let size = sockopt::socket_send_buffer_size(borrowed(fd)).unwrap_or(0);
     // The kernel tells twice of what it is given.
@@ -113,7 +120,8 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (done == 0).then_some(value)
 }
 
-/// Does it while the kernel's buffer takes so many bytes more, if it can be made to, and leaves that as it was.
+/// Does it while the kernel's buffer takes so many bytes more, if it can be made to,
+/// and leaves that as it was.
 pub(crate) fn with_buffer_for(fd: c_int, bytes: usize, f: impl FnOnce()) {
     let fd = borrowed(fd);
     // The kernel tells twice of what it is given.
@@ -212,8 +220,8 @@ pub(crate) fn drain(fd: c_int) {
     let _ = rustix::io::read(borrowed(fd), &mut count);
 }
 
-/// Waits a moment for what another is in the midst of: so often by giving the processor away, then so many milliseconds. None
-/// if it does not come.
+/// Waits a moment for what another is in the midst of: so often by giving the processor away, then
+/// so many milliseconds. None if it does not come.
 pub(crate) fn soon(yields: u32, naps: u32, mut come: impl FnMut() -> Option<u64>) -> Option<u64> {
     #[cfg(test)]
     if explore::is_on() {

@@ -1,4 +1,5 @@
-//! What two ends of a connection share: one memfd, a page of words and small rings, then two large rings.
+//! What two ends of a connection share: one memfd, a page of words and small
+//! rings, then two large rings.
 //!
 //! ```text
 //! page 0     64 … 511   words, one cache line for each writer
@@ -8,8 +9,9 @@
 //! behind                deep rings, for what a kernel socket would have buffered: memory comes by pieces, and goes
 //! ```
 //!
-//! Direction 0 goes from the connecting end (end 0) to the accepting end (end 1). The peer may write anything anywhere at any
-//! time: words are atomics, bytes are copied by racing kernels, and what was read is checked where it is used.
+//! Direction 0 goes from the connecting end (end 0) to the accepting end (end 1). The peer may
+//! write anything anywhere at any time: words are atomics, bytes are copied by racing kernels, and
+//! what was read is checked where it is used.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -33,7 +35,8 @@ pub(crate) struct Device(());
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct SharedMemory {
     base: NonNull<u8>,
-    /// What keeps it true where the other end is on another host; the words are this end's own then.
+    /// What keeps it true where the other end is on another host; the words
+    /// are this end's own then.
     device: Option<NonNull<Device>>,
 }
 
@@ -56,7 +59,8 @@ impl SharedMemory {
         Ok((shared, fd))
     }
 
-    /// A peer's memory, when it is what it must be: of this size, never to shrink, its first page there.
+    /// A peer's memory, when it is what it must be: of this size, never to
+    /// shrink, its first page there.
     pub(crate) fn passed(fd: &OwnedFd) -> Result<Self, Errno> {
         let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let stat = rustix::fs::fstat(fd)?;
@@ -83,8 +87,8 @@ impl SharedMemory {
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };
     }
 
-    /// Words of this end's own, zeroed, and what brings the other's in. They never come into the rings a second time: both ends would
-    /// have to write one word.
+    /// Words of this end's own, zeroed, and what brings the other's in. They never come into the
+    /// rings a second time: both ends would have to write one word.
     pub(crate) fn distant(base: NonNull<u8>, device: NonNull<Device>) -> Self {
         let shared = Self { base, device: Some(device) };
         shared.agreement().store(NEVER_AGAIN, Ordering::Relaxed);
@@ -107,7 +111,8 @@ impl SharedMemory {
         self.word(direction, HEAD)
     }
 
-    /// One more than the bytes that went through the kernel before the first of the ring; 0 before the sender has started.
+    /// One more than the bytes that went through the kernel before the first of the ring; 0
+    /// before the sender has started.
     #[inline]
     pub(crate) fn start(&self, direction: usize) -> &Word {
         self.word(direction, START)
@@ -119,7 +124,8 @@ impl SharedMemory {
         self.word(direction, HOME)
     }
 
-    /// One more than the position at which the sender has left the small ring; 0 as long as it has not.
+    /// One more than the position at which the sender has left the small ring;
+    /// 0 as long as it has not.
     #[inline]
     pub(crate) fn small_until(&self, direction: usize) -> &Word {
         self.word(direction, SMALL_UNTIL)
@@ -132,8 +138,8 @@ impl SharedMemory {
         Home::unpack(word, self.small_until(direction).load(Ordering::Acquire))
     }
 
-    /// Bytes that the receiver has taken, ever. With [`SWITCHED`], the border: what lies before it is read from the ring, what
-    /// comes behind it travels through the kernel.
+    /// Bytes that the receiver has taken, ever. With [`SWITCHED`], the border: what lies before it
+    /// is read from the ring, what comes behind it travels through the kernel.
     #[inline]
     pub(crate) fn tail(&self, direction: usize) -> &Word {
         self.word(direction, TAIL)
@@ -169,8 +175,9 @@ impl SharedMemory {
         self.word(end, GONE)
     }
 
-    /// 1 once this end has switched the direction in which it receives. The tail word says so for good; this lies beside words that hardly
-    /// ever change, where a sender looks at every message. [`LEFT_TO_ANOTHER`] where a program reads the socket that has no ring.
+    /// 1 once this end has switched the direction in which it receives. The tail word says so for
+    /// good; this lies beside words that hardly ever change, where a sender looks at every message.
+    /// [`LEFT_TO_ANOTHER`] where a program reads the socket that has no ring.
     #[inline]
     pub(crate) fn left(&self, end: usize) -> &Word {
         self.word(end, LEFT)
@@ -182,13 +189,15 @@ impl SharedMemory {
         self.word(end, EVENTFDS)
     }
 
-    /// Who sends the bytes between border and head of a direction again: 0 nobody; `resend` has what else it says.
+    /// Who sends the bytes between border and head of a direction again: 0 nobody;
+    /// `resend` has what else it says.
     #[inline]
     pub(crate) fn pusher(&self, direction: usize) -> &Word {
         self.word(direction, PUSHER)
     }
 
-    /// One more than the position up to which they have been sent again; 0 before the first of them.
+    /// One more than the position up to which they have been sent again; 0
+    /// before the first of them.
     #[inline]
     pub(crate) fn pushed(&self, direction: usize) -> &Word {
         self.word(direction, PUSHED)
@@ -200,7 +209,8 @@ impl SharedMemory {
         self.word(end, GIVEN)
     }
 
-    /// Where this end's socket is to be found: the process, one more than a descriptor there, and the socket's own number.
+    /// Where this end's socket is to be found: the process, one more than a descriptor there, and
+    /// the socket's own number.
     #[inline]
     pub(crate) fn process(&self, end: usize) -> &Word {
         self.word(end, PROCESS)
@@ -222,8 +232,8 @@ impl SharedMemory {
         self.word(0, AGREEMENT)
     }
 
-    /// Between hosts: where the next frame will begin, the number of the peer's words that were taken in, and whether something is
-    /// to be done at once.
+    /// Between hosts: where the next frame will begin, the number of the peer's words that were
+    /// taken in, and whether something is to be done at once.
     pub(crate) fn next_frame(&self) -> &Word {
         self.word(0, NEXT_FRAME)
     }
@@ -236,8 +246,8 @@ impl SharedMemory {
         self.word(0, NEWS)
     }
 
-    /// For the explorer, a bit for each word: those whose accesses are steps, not what is said once before all else unless the ends
-    /// meet; and those that an end writes alone.
+    /// For the explorer, a bit for each word: those whose accesses are steps, not what is said once
+    /// before all else unless the ends meet; and those that an end writes alone.
     #[cfg(test)]
     pub(crate) fn visible_words(attaches: bool) -> u128 {
         let once = [START, PRESENT, HOME, SMALL_UNTIL, AGREEMENT];
@@ -321,9 +331,9 @@ impl Ring {
     }
 }
 
-/// In which ring a byte lies: the first of all in the small one, of the others those before `from` in the one, those behind it in
-/// the other. The sender moves to another ring only when all bytes before `from` are taken; it leaves the small one for good, at
-/// any time.
+/// In which ring a byte lies: the first of all in the small one, of the others those before `from`
+/// in the one, those behind it in the other. The sender moves to another ring only when all bytes
+/// before `from` are taken; it leaves the small one for good, at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) before: Ring,
@@ -359,12 +369,13 @@ impl Home {
     }
 }
 
-/// Of the word that says that a receiver has left: what is not in the kernel's stream will be missed.
+/// Of the word that says that a receiver has left: what is not in the
+/// kernel's stream will be missed.
 pub(crate) const LEFT_TO_ANOTHER: u64 = 2;
 /// Of the word about coming into the rings again: that is over for good.
 pub(crate) const NEVER_AGAIN: u64 = 32;
-/// Bit of the tail word: the position beside it is the border, from which on bytes travel through the kernel. Either end sets it,
-/// once; it is cleared only where both have come to rest (`again`).
+/// Bit of the tail word: the position beside it is the border, from which on bytes travel through
+/// the kernel. Either end sets it, once; it is cleared only where both have come to rest (`again`).
 pub(crate) const SWITCHED: u64 = 1 << 63;
 
 pub(crate) const PAGE: usize = 4096;

@@ -30,7 +30,8 @@ pub(crate) enum Action {
     SwitchAt(u64),
     /// The receiver takes its wake requests back. How many wake bytes were issued comes of it.
     Disarm,
-    /// Becomes the one who sends again; refused while somebody else is, broken where nobody knows how far one came.
+    /// Becomes the one who sends again; refused while somebody else is, broken where
+    /// nobody knows how far one came.
     Claim,
     Release,
     /// Puts one wake byte into the kernel's stream.

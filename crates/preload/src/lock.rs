@@ -1,9 +1,11 @@
-//! A lock that knows its owner, so that a signal handler which meets it held by its own thread does not wait for ever.
+//! A lock that knows its owner, so that a signal handler which meets it held by its own
+//! thread does not wait for ever.
 //!
-//! A handler may also jump out of the code that holds it (`siglongjmp`), and that code never comes back. So the owner's word says how
-//! deep in its stack the holder is, and whether it has begun to change what the lock guards. The same thread comes again from a place
-//! that is not deeper: then the holder is gone. If it had only looked, the lock is taken over. If it was changing something, the lock is
-//! *broken* for good, for nobody knows how far that came.
+//! A handler may also jump out of the code that holds it (`siglongjmp`), and that code never comes
+//! back. So the owner's word says how deep in its stack the holder is, and whether it has begun to
+//! change what the lock guards. The same thread comes again from a place that is not deeper: then
+//! the holder is gone. If it had only looked, the lock is taken over. If it was changing something,
+//! the lock is *broken* for good, for nobody knows how far that came.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
@@ -14,11 +16,12 @@ use crate::errno;
 
 /// Held for the time of a copy, never while sleeping.
 ///
-/// It is taken and given back in one step that names the owner: a handler that comes, or jumps away, between two would leave a lock that is
-/// held by nobody.
+/// It is taken and given back in one step that names the owner: a handler that comes, or jumps
+/// away, between two would leave a lock that is held by nobody.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// The thread, its depth and whether it changes something, as `Holder` packs them; or nobody, or broken.
+    /// The thread, its depth and whether it changes something, as `Holder` packs
+    /// them; or nobody, or broken.
     owner: AtomicU64,
     /// How often the thread that holds it has been refused meanwhile.
     refusals: AtomicU32,
@@ -36,7 +39,8 @@ pub(crate) struct Guard<'a> {
     me: Holder,
 }
 
-/// A thread at some depth of its stack: 46 bits tell the thread, 17 the depth. The lowest says that it changes what the lock guards.
+/// A thread at some depth of its stack: 46 bits tell the thread, 17 the depth. The lowest says that
+/// it changes what the lock guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holder(u64);
 
@@ -58,8 +62,9 @@ impl Holder {
         (self.0 ^ owner) >> THREAD_SHIFT == 0
     }
 
-    /// Whether a holder of the same thread is left for good, seen from here, where both are on the thread's own stack: one that a
-    /// handler has interrupted is above by a signal's frame at least.
+    /// Whether a holder of the same thread is left for good, seen from here, where both are
+    /// on the thread's own stack. A holder that a handler has interrupted is above by a
+    /// signal's frame at least.
     fn has_left(self, owner: u64) -> bool {
         (self.0 >> 1).wrapping_add(SIGNAL_FRAME).wrapping_sub(owner >> 1) % DEPTHS < DEPTHS / 2
     }
@@ -90,8 +95,8 @@ impl Lock {
         Some(Guard { lock: self, me })
     }
 
-    /// The same for who holds others: None, too, if it is not given back soon. A handler may have interrupted its holder, and wait for one
-    /// of those others.
+    /// The same for who holds others: None, too, if it is not given back soon. A handler may have
+    /// interrupted its holder, and wait for one of those others.
     pub(crate) fn lock_soon(&self) -> Option<Guard<'_>> {
         let me = Holder::here();
         match self.take(me) {
@@ -101,8 +106,9 @@ impl Lock {
         }
     }
 
-    /// As `lock`, of a lock whose holders all come this way and say by [`Guard::changes`] when they begin to change something. One who had
-    /// only looked when his thread jumped out of him is no hindrance. None, too, when it is broken.
+    /// As `lock`, of a lock whose holders all come this way and say by [`Guard::changes`] when they
+    /// begin to change something. One who had only looked when his thread jumped out of him is no
+    /// hindrance. None, too, when it is broken.
     #[inline]
     pub(crate) fn look(&self) -> Option<Guard<'_>> {
         let me = Holder::here();
@@ -260,7 +266,8 @@ impl Lock {
         let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    /// As new if it is broken, or this thread's, which has jumped out of a handler while it held it and will not come again.
+    /// As new if it is broken, or this thread's, which has jumped out of a handler while it held it
+    /// and will not come again.
     pub(crate) fn abandon(&self) {
         let owner = self.owner.load(Ordering::Relaxed);
         if owner == BROKEN || Holder::here().is_thread_of(owner) {
@@ -270,7 +277,8 @@ impl Lock {
 }
 
 impl Guard<'_> {
-    /// What the lock guards is being changed from now on: whoever jumps out of this leaves it broken.
+    /// What the lock guards is being changed from now on: whoever jumps out
+    /// of this leaves it broken.
     #[inline]
     pub(crate) fn changes(&self) {
         self.lock.owner.store(self.me.0 | CHANGES, Ordering::Relaxed);
@@ -300,7 +308,8 @@ const WAITING: [Step; 4] = [Step::Enqueue, Step::Look, Step::Try, Step::Sleep];
 /// No thread's; and no thread's for good.
 const FREE: u64 = 0;
 const BROKEN: u64 = u64::MAX;
-/// What a holder's word is made of. Addresses of programs have 48 bits at most, and errno lies at a multiple of 4.
+/// What a holder's word is made of. Addresses of programs have 48 bits at most, and errno
+/// lies at a multiple of 4.
 const CHANGES: u64 = 1;
 const THREAD_SHIFT: u32 = 18;
 /// Depths are counted in so many bytes by their logarithm, modulo `DEPTHS`: half of that is 8 MiB.

@@ -1,4 +1,5 @@
-//! What both ends of a connection can tell of it, and nobody confuses: the name under which they meet.
+//! What both ends of a connection can tell of it, and nobody confuses: the
+//! name under which they meet.
 
 use std::ffi::c_int;
 
@@ -67,7 +68,8 @@ pub(crate) fn connection(fd: c_int, end: usize) -> Option<[u8; 36]> {
     Some(bytes)
 }
 
-/// Address and port; an IPv4 address that is dressed as IPv6 on one side is the same as the bare one on the other.
+/// Address and port; an IPv4 address that is dressed as IPv6 on one side is the same as
+/// the bare one on the other.
 fn endpoint(address: &SocketAddrAny) -> Option<[u8; 18]> {
     let (ip, port) = if let Ok(v4) = SocketAddrV4::try_from(address.clone()) {
         (v4.ip().to_ipv6_mapped(), v4.port())

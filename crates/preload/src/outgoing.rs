@@ -1,4 +1,5 @@
-//! Sending, under the connection's lock: through the kernel until this direction starts, into the ring, and through the kernel again.
+//! Sending, under the connection's lock: through the kernel until this direction starts, into the
+//! ring, and through the kernel again.
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
@@ -95,7 +96,8 @@ pub(crate) fn once(held: &mut LockHeld<'_>, fd: c_int, from: &mut Cursor<'_>) ->
     Step::Bytes(bytes as usize)
 }
 
-/// To find the ring as full as before changes nothing: the program may jump out of it, again and again while it waits for room.
+/// To find the ring as full as before changes nothing: the program may jump out of it, again and
+/// again while it waits for room.
 fn is_still_full(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     let peer = held.peer();
     held.outgoing.is_in_ring()
@@ -106,15 +108,16 @@ fn is_still_full(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool 
         && !kernel::is_over(fd)
 }
 
-/// The ring is full. When the receiver has not taken anything for some milliseconds, the sender goes on in a ring that holds what
-/// the kernel's buffers would. True when there is room now.
+/// The ring is full. When the receiver has not taken anything for some milliseconds, the sender
+/// goes on in a ring that holds what the kernel's buffers would. True when there is room now.
 #[cold]
 pub(crate) fn deepen(held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool {
     let (direction, unix) = (held.end, held.family.is_unix());
     held.out.deepen(shared, direction, spin::now_ns(), || kernel_room(fd, unix))
 }
 
-/// Bytes that the kernel would have buffered: over TCP its buffers grow by themselves, unless the program has set their size.
+/// Bytes that the kernel would have buffered: over TCP its buffers grow by themselves, unless the
+/// program has set their size.
 fn kernel_room(fd: c_int, unix: bool) -> u64 {
     #[cfg(test)]
     if crate::explore::is_on() {
@@ -124,7 +127,8 @@ fn kernel_room(fd: c_int, unix: bool) -> u64 {
     if unix || kernel::is_send_buffer_set(fd) { size.max(LARGE) } else { DEEP }
 }
 
-/// Writes what fits. If that is not all, and a set of epoll is to tell when there is room again, asks to be woken.
+/// Writes what fits. If that is not all, and a set of epoll is to tell when there is room
+/// again, asks to be woken.
 #[inline]
 fn write(held: &mut LockHeld<'_>, shared: &SharedMemory, from: &mut Cursor<'_>) -> u64 {
     let direction = held.end;
@@ -140,8 +144,9 @@ fn write(held: &mut LockHeld<'_>, shared: &SharedMemory, from: &mut Cursor<'_>) 
     bytes
 }
 
-/// Whether to look how far the receiver has come. Its word is just being written by it, so a look takes both of them as long as a message
-/// does to get there: not while it answers, and there is room.
+/// Whether to look how far the receiver has come. Its word is just being written by it,
+/// so a look takes both of them as long as a message does to get there: not while it
+/// answers, and there is room.
 #[inline]
 fn is_to_look(held: &LockHeld<'_>, shared: &SharedMemory, bytes: usize) -> bool {
     let peer = held.peer();

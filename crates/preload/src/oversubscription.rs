@@ -1,8 +1,10 @@
-//! Whether more threads want processors than there are: then watching memory takes time from those that have work.
+//! Whether more threads want processors than there are: then watching memory takes time
+//! from those that have work.
 //!
-//! The kernel counts who runs or could run (`/proc/loadavg`). Asking costs some 2 µs, so it is done once in a few milliseconds, and only by
-//! waits that have watched for a moment in vain. Where it cannot be asked, and where one core alone is oversubscribed only, a yield tells: one
-//! that lasts as long as a scheduler's slice went to somebody who computes.
+//! The kernel counts who runs or could run (`/proc/loadavg`). Asking costs some 2 µs, so it is done
+//! once in a few milliseconds, and only by waits that have watched for a moment in vain. Where it
+//! cannot be asked, and where one core alone is oversubscribed only, a yield tells: one that lasts
+//! as long as a scheduler's slice went to somebody who computes.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -14,10 +16,12 @@ use crate::policy;
 /// What is known of it.
 #[derive(Debug)]
 pub(crate) struct Oversubscription {
-    /// Waits for which it is believed in, since a yield found it; and for how many when it was last found so.
+    /// Waits for which it is believed in, since a yield found it; and for how many
+    /// when it was last found so.
     left: AtomicU16,
     last: AtomicU16,
-    /// Whether the kernel's count is believed to say so; when to ask again; how often it has said otherwise since.
+    /// Whether the kernel's count is believed to say so; when to ask again; how often it
+    /// has said otherwise since.
     counted: AtomicBool,
     next_ns: AtomicU64,
     calm: AtomicU8,
@@ -44,7 +48,8 @@ impl Oversubscription {
         left > 0 || self.counted.load(Ordering::Relaxed)
     }
 
-    /// A yield to others costs a whole slice: each time they are found again there is none for twice as many waits.
+    /// A yield to others costs a whole slice: each time they are found again there is none
+    /// for twice as many waits.
     pub(crate) fn found(&self) {
         let waits = self.last.load(Ordering::Relaxed).saturating_mul(2).clamp(WAITS_MIN, WAITS_MAX);
         self.last.store(waits, Ordering::Relaxed);
@@ -55,8 +60,9 @@ impl Oversubscription {
         self.last.store(0, Ordering::Relaxed);
     }
 
-    /// Whether more run than there are processors, if it is time to ask. Who runs at one moment is chance: the second count in a row that
-    /// is too high is believed, and so are `CALM` that are not.
+    /// Whether more run than there are processors, if it is time to ask. Who runs at one
+    /// moment is chance: the second count in a row that is too high is believed, and so
+    /// are `CALM` that are not.
     fn ask(&self, now_ns: u64, count: impl FnOnce() -> Option<bool>) {
         let next = self.next_ns.load(Ordering::Relaxed);
         if now_ns < next {

@@ -1,10 +1,11 @@
 //! Descriptors of this library's own, in a program that knows nothing of them.
 //!
-//! A program closes what it does not know: a daemon all numbers, another a range. If a hook sees it, the connection lets
-//! go of the descriptor first (`end::closing`). If none does (a system call in the program's own code), the number is the
-//! program's at the next `open`; so each descriptor is known by what it is, and one that is not that any more is
-//! neither used for a rendezvous nor closed. On the way of messages that is not asked: there the numbers lie where a program's
-//! do not.
+//! A program closes what it does not know: a daemon all numbers, another a range. If a hook
+//! sees it, the connection lets go of the descriptor first (`end::closing`). If none does (a
+//! system call in the program's own code), the number is the program's at the next `open`. So
+//! each descriptor is known by the file behind it. One with another file behind it is neither
+//! used for a rendezvous nor closed. On the way of messages that is not asked: there the
+//! numbers lie where a program's do not.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
@@ -28,7 +29,8 @@ pub(crate) fn keep(fd: OwnedFd) -> Option<c_int> {
     Some(fd.into_raw_fd())
 }
 
-/// A double at a number that the program does not use: above its limit, which is raised for the moment. None where that cannot be.
+/// A double at a number that the program does not use: above its limit, which is raised for the
+/// moment. None where that cannot be.
 pub(crate) fn aside(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let above = |number| {
         let double = rustix::io::fcntl_dupfd_cloexec(fd, number).ok()?;
@@ -94,8 +96,9 @@ fn forget(fd: c_int) {
     }
 }
 
-/// What tells it from others: the inode, or of an eventfd, whose inode all have, the mark. Programs change their sets of epoll with each
-/// message, so this must be cheap: what /proc tells of an eventfd takes longer than a message.
+/// What tells it from others: the inode, or of an eventfd, whose inode all have, the mark. Programs
+/// change their sets of epoll with each message, so this must be cheap: what /proc tells of an
+/// eventfd takes longer than a message.
 fn identity(fd: BorrowedFd<'_>) -> Option<u64> {
     if fcntl(fd, F_GETSIG, 0) == Some(MARK) {
         return Some(EVENTFD);
@@ -104,8 +107,8 @@ fn identity(fd: BorrowedFd<'_>) -> Option<u64> {
     (FileType::from_raw_mode(stat.st_mode) != FileType::Unknown).then_some(stat.st_ino << KIND_BITS | INODE)
 }
 
-/// An eventfd is marked by the signal that it would send if it could tell of readiness so, which no eventfd can. Whoever else has it
-/// open, another process of this library, sees the same mark.
+/// An eventfd is marked by the signal that it would send if it could tell of readiness so, which no
+/// eventfd can. Whoever else has it open, another process of this library, sees the same mark.
 fn mark(fd: BorrowedFd<'_>) {
     if is_eventfd(fd) {
         fcntl(fd, F_SETSIG, MARK);

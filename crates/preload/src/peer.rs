@@ -1,10 +1,11 @@
-//! Who the process at the other end is: one that could as well trace this one, or it gets no memory.
+//! Who the process at the other end is: one that could as well trace this
+//! one, or it gets no memory.
 //!
-//! The kernel says with which user and process number it called. That is not enough. A process that has changed only
-//! its effective user is out of that user's reach. Containers may share a network, hence the names under which ends
-//! meet, and numbers of users, and must not reach each other. So the real, effective and saved users of both must be
-//! one, and both must be in one space of processes and one of users, as /proc shows it. Where it shows nothing, the
-//! ends do not meet.
+//! The kernel says with which user and process number it called. That is not enough. A process that
+//! has changed only its effective user is out of that user's reach. Containers may share a network,
+//! hence the names under which ends meet, and numbers of users, and must not reach each other. So
+//! the real, effective and saved users of both must be one, and both must be in one space of
+//! processes and one of users, as /proc shows it. Where it shows nothing, the ends do not meet.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;

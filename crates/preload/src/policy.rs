@@ -1,4 +1,5 @@
-//! What holds for the whole process: what its environment asks for, what it has shut itself off from, and whether it is forking.
+//! What holds for the whole process: what its environment asks for, what it has shut itself off
+//! from, and whether it is forking.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -12,8 +13,8 @@ pub(crate) fn bar() {
     BARRED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the ends look for each other at each call from the first, before it and after it: so that the short connections of test
-/// suites reach the rings too.
+/// Whether the ends look for each other at each call from the first, before it and after it: so
+/// that the short connections of test suites reach the rings too.
 #[inline]
 pub(crate) fn is_soon() -> bool {
     SOON.load(Ordering::Relaxed)

@@ -124,8 +124,9 @@ fn poll_among(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t
     }
 }
 
-/// Whether the kernel need not be asked beside what stands: a single one of which it knows no more, or rings alone, of which it is
-/// asked at every eighth time, since it knows more of them than their rings do.
+/// Whether the kernel need not be asked in addition to what stands. That is so of a single ring of
+/// which it knows no more, and of rings alone. Of those it is asked at every eighth time, since it
+/// knows more of them than their rings do.
 fn is_all_there_is_to_say(fds: &[pollfd], looks: &[Look]) -> bool {
     if let ([_], [look]) = (fds, looks.get(..fds.len()).unwrap_or(looks)) {
         return look.ask & !libc::POLLIN == 0;
@@ -187,7 +188,8 @@ fn look_at_all(
     stand
 }
 
-/// Awake: the thread is not counted any more. `eventfds` are the kernel's answers, if they were asked.
+/// Awake: the thread is not counted any more. `eventfds` are the kernel's
+/// answers, if they were asked.
 fn rise(seats: &mut [Seat], eventfds: &[pollfd]) {
     for (at, seat) in seats.iter_mut().enumerate() {
         seat.rise(eventfds.get(at).is_some_and(|eventfd| eventfd.revents & libc::POLLIN != 0));
@@ -236,8 +238,8 @@ fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Memory for the notes of a long list, which one call has at a time. A thread that jumps out of its
-/// sleep, or is cancelled there, leaves it behind.
+/// Memory for the notes of a long list, which one call has at a time. A thread that jumps out of
+/// its sleep, or is cancelled there, leaves it behind.
 struct Room {
     base: NonNull<u8>,
     /// Descriptors that there is room for, counted in its first word as well.

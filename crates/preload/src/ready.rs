@@ -78,8 +78,8 @@ impl Seat {
         [self.byte, self.eventfd, self.early]
     }
 
-    /// The thread is awake, maybe because it `signalled` the eventfd. That is said before it is no longer
-    /// counted, so nobody has drained it yet.
+    /// The thread is awake, maybe because it `signalled` the eventfd. That is said before it is no
+    /// longer counted, so nobody has drained it yet.
     pub(crate) fn rise(&mut self, signalled: bool) {
         let Self { connection: Some(connection), byte, eventfd, early } = std::mem::take(self) else { return };
         if signalled {
@@ -149,14 +149,16 @@ pub(crate) fn look(
     look
 }
 
-/// What is to be told of a connection that is broken: an error, which the next call says. The kernel does not know of it.
+/// What is to be told of a connection that is broken: an error, which the next call says. The
+/// kernel does not know of it.
 pub(crate) fn of_broken(connection: &Connection, wanted: i16) -> Option<Look> {
     let broken = connection.state() == State::Ring && connection.is_broken();
     broken.then(|| Look { ready: POLLERR | wanted & (READS | WRITES), ..Look::default() })
 }
 
-/// By one who has the connection's lock. With `sleep`, wake bytes of before are drained and a wake request is left,
-/// and what stands after that is told; with `reported`, nothing is ready that has been told already.
+/// By one who has the connection's lock. With `sleep`, wake bytes of before are drained and a
+/// wake request is left, and what stands after that is told; with `reported`, nothing is ready
+/// that has been told already.
 pub(crate) fn look_held(
     held: &mut LockHeld<'_>,
     fd: c_int,
@@ -266,8 +268,8 @@ fn standing(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, wanted: i
     look
 }
 
-/// Whether the program was told that the ring is full, which holds less than the kernel takes: to a poll the kernel says that there is
-/// room only when much of it is free.
+/// Whether the program was told that the ring is full, which holds less than the kernel takes: to a
+/// poll the kernel says that there is room only when much of it is free.
 fn is_owed_room(held: &LockHeld<'_>, fd: c_int) -> bool {
     held.out.was_full() && !held.outgoing.has_backlog() && kernel::takes(fd, 1)
 }
@@ -297,7 +299,8 @@ pub(crate) fn translate(fd: c_int, connection: &'static Connection, wanted: i16,
     }
 }
 
-/// As `translate`, by one who has the connection's lock; with `reported`, only when something of it is new.
+/// As `translate`, by one who has the connection's lock; with `reported`, only
+/// when something of it is new.
 pub(crate) fn translate_held(
     held: &mut LockHeld<'_>,
     fd: c_int,
@@ -348,7 +351,8 @@ pub(crate) fn translate_held(
     look
 }
 
-/// What the kernel would say of the end of a peer without the wake byte that it had not read when it was killed.
+/// What the kernel would say of the end of a peer without the wake byte that it had not
+/// read when it was killed.
 fn without_wake_byte(held: &mut LockHeld<'_>, shared: &SharedMemory, wanted: i16, got: i16) -> i16 {
     // The other end of a Unix socket that is gone hangs up anyway.
     let of_resets = if held.family.is_unix() { POLLERR } else { POLLERR | POLLHUP };
@@ -359,7 +363,8 @@ fn without_wake_byte(held: &mut LockHeld<'_>, shared: &SharedMemory, wanted: i16
     }
 }
 
-/// Whether there is anything new for somebody who spins. Without the lock: `Watch` keeps the memory mapped.
+/// Whether there is anything new for somebody who spins. Without the lock: `Watch`
+/// keeps the memory mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch {
     pub(crate) connection: &'static Connection,

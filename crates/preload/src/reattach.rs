@@ -1,12 +1,14 @@
 //! Into the rings a second time: after a fork that made both ends go back to the kernel.
 //!
-//! A connection that a child may use as well cannot stay in rings whose positions are its parent's own. Mostly the child never
-//! does: it closes what it inherited, becomes another program, or writes a snapshot and ends. So the ends keep the memory and
-//! *rest*: bytes go through the kernel, counted as before the first rendezvous. One word that both see, the *agreement*, tells how far
-//! they are. Each says when it is done: nothing of the rings is left in the kernel's stream, and no other process has its end
-//! open. Whoever sees the other done puts the shared words back to the state of a first rendezvous (positions go on) and declares
-//! the rings live; from there everything goes as it did the first time. All steps are compare-and-swaps, so an end may take
-//! its word back (it forks again) until the other has begun, and may end the agreement for good at any time.
+//! A connection that a child may use as well cannot stay in rings whose positions are its parent's
+//! own. Mostly the child never does: it closes what it inherited, becomes another program, or
+//! writes a snapshot and ends. So the ends keep the memory and *rest*: bytes go through the kernel,
+//! counted as before the first rendezvous. One word that both see, the *agreement*, tells how far
+//! they are. Each says when it is done: nothing of the rings is left in the kernel's stream, and no
+//! other process has its end open. Whoever sees the other done puts the shared words back to the
+//! state of a first rendezvous (positions go on) and declares the rings live; from there everything
+//! goes as it did the first time. All steps are compare-and-swaps, so an end may take its word back
+//! (it forks again) until the other has begun, and may end the agreement for good at any time.
 
 use std::sync::atomic::Ordering;
 
@@ -17,8 +19,8 @@ use crate::policy;
 use crate::sleepers::Patience;
 use crate::step::Agreement;
 
-/// Before the rings are left: whether the ends may come again, since a fork is the reason, or never, since bytes may pass that nobody
-/// counts.
+/// Before the rings are left: whether the ends may come again, since a fork is the reason, or
+/// never, since bytes may pass that nobody counts.
 pub(crate) fn say(shared: &SharedMemory, agreement: Agreement) {
     match agreement {
         Agreement::Keep => {}
@@ -31,7 +33,8 @@ fn promised(now: u64) -> Option<u64> {
     (now == NONE || now == LIVE).then_some(OPEN)
 }
 
-/// Both directions are back in the kernel and nothing of the rings is left: all is new for the next time.
+/// Both directions are back in the kernel and nothing of the rings is left: all
+/// is new for the next time.
 pub(crate) fn rest(held: &mut LockHeld<'_>) {
     held.dry.forget();
     (held.unread, held.patience) = (0, Patience::default());
@@ -108,7 +111,8 @@ fn next(now: u64, end: usize, alone: bool) -> Next {
     }
 }
 
-/// Takes back that this end is done: another process is about to have it as well. False when it is too late.
+/// Takes back that this end is done: another process is about to have it as well.
+/// False when it is too late.
 pub(crate) fn withdraw(held: &Inner, shared: &SharedMemory) -> bool {
     let without = |now| withdrawn(now, held.end);
     shared.agreement().fetch_update(Ordering::SeqCst, Ordering::SeqCst, without).is_ok()
@@ -137,7 +141,8 @@ fn renew(held: &Inner, shared: &SharedMemory) {
     }
 }
 
-/// This end's own words likewise. The peer cannot have sent: this end has not yet said that it expects the ring.
+/// This end's own words likewise. The peer cannot have sent: this end has not yet said
+/// that it expects the ring.
 fn resume(held: &mut Inner, shared: &SharedMemory) {
     let peer = held.peer();
     held.out.go_on();
@@ -152,7 +157,8 @@ pub(crate) fn may(held: &Inner) -> bool {
     !policy::is_barred() && held.is_ours_alone()
 }
 
-/// The agreement: nothing promised; a fork has switched; which ends are done; one of them puts the words in order; live; over.
+/// The agreement: nothing promised; a fork has switched; which ends are done; one of them puts the
+/// words in order; live; over.
 const NONE: u64 = 0;
 const OPEN: u64 = 1;
 const DONE: u64 = 2;

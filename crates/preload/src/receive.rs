@@ -1,4 +1,5 @@
-//! A receive of the program's: by the rings, or by the C library's function, counted where that may still matter.
+//! A receive of the program's: by the rings, or by the C library's function, counted
+//! where that may still matter.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -23,7 +24,8 @@ pub(crate) enum Route {
     Counted,
 }
 
-/// A receive into the program's buffers: by the ring, or by `real`, counted where that may still matter.
+/// A receive into the program's buffers: by the ring, or by `real`, counted
+/// where that may still matter.
 #[inline]
 pub(crate) fn run(
     fd: c_int,
@@ -94,8 +96,9 @@ fn counted(fd: c_int, connection: &'static Connection, result: isize, flags: c_i
     });
 }
 
-/// Bytes that the program has been told of lay in a ring that is switched: a call that does not wait must not find nothing, so this does
-/// until the peer has sent them again. One that makes no call for long cannot be waited for.
+/// Bytes that the program has been told of lay in a ring that is switched: a call that does not
+/// wait must not find nothing, so this does until the peer has sent them again. One that makes no
+/// call for long cannot be waited for.
 fn until_sent_again(fd: c_int) {
     for _ in 0..AGAIN_TRIES {
         if kernel::something(fd) {
@@ -158,7 +161,8 @@ fn from_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     }
 }
 
-/// The connection went back to the kernel, for good or for a while; maybe in the middle of a receive that wants all.
+/// The connection went back to the kernel, for good or for a while; maybe in the middle of
+/// a receive that wants all.
 fn back(
     fd: c_int,
     connection: &'static Connection,

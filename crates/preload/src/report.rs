@@ -1,4 +1,5 @@
-//! One line for each connection that ends, in the file that `overside run --verbose` names. Nothing is ever printed.
+//! One line for each connection that ends, in the file that `overside run --verbose` names.
+//! Nothing is ever printed.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
@@ -13,7 +14,8 @@ use crate::kernel::borrowed;
 use crate::line::Line;
 use crate::state::Host;
 
-/// The file's name in the environment; it stays where it is as long as the program leaves its environment alone, so a copy is kept.
+/// The file's name in the environment; it stays where it is as long as the program leaves its
+/// environment alone, so a copy is kept.
 static FILE: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Looks for the file's name. At start-up, when allocation is allowed.
@@ -87,7 +89,8 @@ pub(crate) fn append(line: &[u8]) {
     }
 }
 
-/// Whether a descriptor of another process is what `overside run`, or a figure, made: that process may have ended, and its number be another's.
+/// Whether a descriptor of another process is what `overside run`, or a figure, made: that process
+/// may have ended, and its number be another's.
 fn is_report(path: &CStr) -> bool {
     let mut target = [std::mem::MaybeUninit::uninit(); 64];
     rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target).is_ok_and(|(name, _)| name.starts_with(MEMORY))

@@ -1,8 +1,9 @@
 //! The one seam between the two ways to keep a connection's words and bytes true.
 //!
-//! On one host both ends have the same memory, and what is stored there is true. Between hosts each end has the words for itself,
-//! and `remote` writes what is new to the peer. All others call what is here, and what `fallback` has for ways back to the kernel;
-//! they do not ask which of the two it is.
+//! On one host both ends have the same memory, and what is stored there is true. Between
+//! hosts each end has the words for itself, and `remote` writes what is new to the peer. All
+//! others call what is here, and what `fallback` has for ways back to the kernel; they do not
+//! ask which of the two it is.
 
 use crate::errno;
 use crate::iovecs::Cursor;
@@ -10,8 +11,8 @@ use crate::layout::{Corrupt, SharedMemory};
 use crate::remote::{self, Fate, Remote};
 use crate::{futex, wake};
 
-/// What keeps the words true where the other end is on another host. The caller holds the connection's lock, and does not come here
-/// again within `f`.
+/// What keeps the words true where the other end is on another host. The caller holds the
+/// connection's lock, and does not come here again within `f`.
 #[inline]
 pub(crate) fn remote<T>(shared: &SharedMemory, f: impl FnOnce(&mut Remote) -> T) -> Option<T> {
     // SAFETY: [preload-remote] made by `Remote::create` alone; under the lock, by one at a time; it lives as long as the mapping.
@@ -19,7 +20,8 @@ pub(crate) fn remote<T>(shared: &SharedMemory, f: impl FnOnce(&mut Remote) -> T)
 }
 
 impl SharedMemory {
-    /// Brings in what the peer has said and written since the last time. With the connection's lock.
+    /// Brings in what the peer has said and written since the last time.
+    /// With the connection's lock.
     #[inline]
     pub(crate) fn refresh(&self, fd: std::ffi::c_int) {
         if self.device().is_some() {
@@ -47,7 +49,8 @@ impl SharedMemory {
         self.device().is_some() && remote::is_new(self)
     }
 
-    /// This end asks to be woken. The caller looks once more afterwards, before it sleeps, and holds the lock.
+    /// This end asks to be woken. The caller looks once more afterwards, before it
+    /// sleeps, and holds the lock.
     #[inline]
     pub(crate) fn arm(&self, end: usize, request: u64) {
         if remote(self, |remote| remote.request(self, request)).is_none() {
@@ -60,7 +63,8 @@ impl SharedMemory {
         self.device().is_none() && futex::is_possible()
     }
 
-    /// Whether the peer is still to be woken: not once it has been told how this end's direction ends.
+    /// Whether the peer is still to be woken: not once it has been told how
+    /// this end's direction ends.
     #[inline]
     pub(crate) fn may_wake(&self) -> bool {
         remote(self, |remote| remote.has_said_fate()) != Some(true)
@@ -90,7 +94,8 @@ impl SharedMemory {
         self.device().is_some()
     }
 
-    /// Frames and writes what finds room: the bytes, and what fits then. None where the caller copies into the ring.
+    /// Frames and writes what finds room: the bytes, and what fits then. None where the
+    /// caller copies into the ring.
     #[inline]
     pub(crate) fn send(&self, from: &mut Cursor<'_>) -> Option<(u64, u64)> {
         remote(self, |remote| (remote.send(self, from), remote.room()))
@@ -114,7 +119,8 @@ impl SharedMemory {
         if remote(self, |remote| remote.is_corrupt()) == Some(true) { Err(Corrupt) } else { Ok(()) }
     }
 
-    /// A run of what was written and not taken, from this position on; None where it lies in the ring.
+    /// A run of what was written and not taken, from this position on; None
+    /// where it lies in the ring.
     pub(crate) fn unread(&self, position: u64) -> Option<(*mut u8, usize)> {
         remote(self, |remote| remote.unread(position))
     }

@@ -1,8 +1,9 @@
 //! One direction of a connection: positions, and copies in and out.
 //!
-//! Each end keeps its own position in private memory; what the peer says of its position is copied and checked. The receiver
-//! commits what it took by a compare-and-swap on the tail word, so it takes nothing once either end has switched; what then
-//! still lies before the border it reads on (`read_on`).
+//! Each end keeps its own position in private memory; what the peer says of its position is
+//! copied and checked. The receiver commits what it took by a compare-and-swap on the tail
+//! word, so it takes nothing once either end has switched; what then still lies before the
+//! border it reads on (`read_on`).
 
 use std::sync::atomic::Ordering;
 
@@ -96,7 +97,8 @@ impl Sender {
         self.room_beyond.is_none() && self.home.now == Ring::Small && !self.stuck || self.room() > 0
     }
 
-    /// Whether the sender may go on in another ring: everything of before the last such step is taken.
+    /// Whether the sender may go on in another ring: everything of before the
+    /// last such step is taken.
     fn may_move(&self) -> bool {
         self.room_beyond.is_none() && self.tail >= self.home.from
     }
@@ -126,14 +128,16 @@ impl Sender {
         !self.stuck
     }
 
-    /// The ring is full. Whether it is to be looked at again soon, since it may become deeper: a receiver that is merely slow keeps
-    /// the ring that fits a cache; for one that does not read at all the kernel would have buffered more.
+    /// The ring is full. Whether it is to be looked at again soon, since it may become deeper. A
+    /// receiver that is merely slow keeps the ring that fits a cache. For one that does not read at
+    /// all the kernel would have buffered more.
     #[cold]
     pub(crate) fn may_deepen(&self) -> bool {
         self.home.now != Ring::Deep && self.room_beyond.is_none() && !self.stuck
     }
 
-    /// Moves over to the deep ring, when this one has been full for so long and memory can be had. True when there is room now.
+    /// Moves over to the deep ring, when this one has been full for so long and memory can be had.
+    /// True when there is room now.
     #[cold]
     ///
     /// `most`: bytes that may then lie unread.
@@ -218,8 +222,9 @@ impl Sender {
         self.head - before
     }
 
-    /// It was found full, and a look tells that nothing has come of that: the receiver is where it was, and no other ring is due. Where
-    /// memory for one is asked for each time, the answer is no.
+    /// It was found full, and a look tells that nothing has come of that: the receiver
+    /// is where it was, and no other ring is due. Where memory for one is asked for
+    /// each time, the answer is no.
     pub(crate) fn is_still_full(&self, shared: &SharedMemory, direction: usize, now_ns: impl FnOnce() -> u64) -> bool {
         self.room_beyond.is_none()
             && self.home.now != Ring::Small
@@ -250,7 +255,8 @@ impl Sender {
         (self.head, self.stuck) = (SMALL, true);
     }
 
-    /// Takes back the last bytes that were written: the direction is switched before them, so nobody will read them.
+    /// Takes back the last bytes that were written: the direction is switched before them,
+    /// so nobody will read them.
     pub(crate) fn unsend(&mut self, shared: &SharedMemory, direction: usize, head: u64) {
         self.head = head;
         shared.head(direction).store(head, Ordering::Release);
@@ -301,8 +307,8 @@ impl Receiver {
         if waiting > UNREAD_MAX { Err(Corrupt) } else { Ok(waiting) }
     }
 
-    /// Copies from a run of positions into the buffers. Returns the bytes. The sender's word on where they lie is read behind the
-    /// one on how many there are.
+    /// Copies from a run of positions into the buffers. Returns the bytes. The sender's word on
+    /// where they lie is read behind the one on how many there are.
     #[inline]
     fn copy(shared: &SharedMemory, direction: usize, from: u64, until: u64, to: &mut Cursor<'_>) -> u64 {
         let home = shared.home_now(direction);
@@ -320,8 +326,9 @@ impl Receiver {
         at - from
     }
 
-    /// What still lies before the border once the direction is switched: copies it, and moves the position on unless it is only
-    /// looked at. Processes that share the connection since a fork share the position.
+    /// What still lies before the border once the direction is switched: copies it, and moves
+    /// the position on unless it is only looked at. Processes that share the connection since a
+    /// fork share the position.
     pub(crate) fn read_on(
         shared: &SharedMemory,
         direction: usize,

@@ -1,4 +1,5 @@
-//! A send of the program's: by the rings, or by the C library's function, counted where that may still matter.
+//! A send of the program's: by the rings, or by the C library's function, counted
+//! where that may still matter.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -65,8 +66,8 @@ fn begin(fd: c_int, connection: &'static Connection, list: &[iovec], flags: c_in
     }
 }
 
-/// A send whose bytes the kernel alone can take, counted where that may still matter. None when the ends have met: then nothing was
-/// sent, and it is to go by the ring.
+/// A send whose bytes the kernel alone can take, counted where that may still matter. None when the
+/// ends have met: then nothing was sent, and it is to go by the ring.
 pub(crate) fn by_kernel(fd: c_int, connection: &'static Connection, real: impl FnOnce() -> isize) -> Option<isize> {
     if connection.state() == State::Counting
         && let Some(mut held) = table::hold(fd, connection)
@@ -149,7 +150,8 @@ fn into_ring(fd: c_int, connection: &'static Connection, list: &[iovec], flags: 
     }
 }
 
-/// The connection went back to the kernel, for good or for a while; maybe in the middle of a blocking send.
+/// The connection went back to the kernel, for good or for a while; maybe in the
+/// middle of a blocking send.
 fn back(
     fd: c_int,
     connection: &'static Connection,

@@ -1,4 +1,5 @@
-//! A connection goes back to the kernel because of a call that rings do not cover: what must be in order before that call.
+//! A connection goes back to the kernel because of a call that rings do not cover: what must be
+//! in order before that call.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -18,9 +19,11 @@ pub(crate) enum Reader {
     Here,
     /// The kernel is asked by calls that this library does not see: what is unread must be there.
     Kernel,
-    /// The same, in a program that will never come back here: what cannot be there must not look like an end.
+    /// The same, in a program that will never come back here: what cannot be there
+    /// must not look like an end.
     Stranger,
-    /// The same, in a program that is started beside this one, which reads on. What cannot be there is not inherited.
+    /// The same, in a program that is started beside this one, which reads on. What cannot
+    /// be there is not inherited.
     Beside,
     /// This process and a child that a fork is making.
     Both,
@@ -33,8 +36,8 @@ impl Reader {
     }
 }
 
-/// Gives a connection back to the kernel. Unless it is read on here alone, waits until nothing of ours is left in its stream, and what
-/// is unread is there, as far as the peer lets us.
+/// Gives a connection back to the kernel. Unless it is read on here alone, waits until nothing of
+/// ours is left in its stream, and what is unread is there, as far as the peer lets us.
 pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason, reader: Reader) {
     errno::kept(|| {
         if connection.is_broken() && connection.state() == State::Ring {
@@ -68,7 +71,8 @@ pub(crate) fn settle(fd: c_int, connection: &'static Connection, reason: Reason,
     });
 }
 
-/// Of one of which nobody knows what is true, who reads the socket without this library is to have an error.
+/// Of one of which nobody knows what is true, who reads the socket without this
+/// library is to have an error.
 fn leave_broken(fd: c_int, reader: Reader) {
     match reader {
         Reader::Kernel | Reader::Stranger => fallback::resend::break_off(fd),
@@ -85,7 +89,8 @@ pub(crate) enum Settled {
     Not,
 }
 
-/// One attempt, by one who has the connection's lock; when patience `is_over`, what is not there yet stays where it is.
+/// One attempt, by one who has the connection's lock; when patience `is_over`, what is not
+/// there yet stays where it is.
 pub(crate) fn attempt_at(held: &mut LockHeld<'_>, fd: c_int, reason: Reason, reader: Reader, is_over: bool) -> Settled {
     if let Some(shared) = held.ring().filter(|_| !reader.is_covered()) {
         fallback::resend::take_wake_bytes_out(held, fd, &shared);
@@ -121,7 +126,8 @@ pub(crate) fn attempt_at(held: &mut LockHeld<'_>, fd: c_int, reason: Reason, rea
     Settled::Not
 }
 
-/// Milliseconds that a peer which sleeps in a call may take until it has sent again what lay in the ring.
+/// Milliseconds that a peer which sleeps in a call may take until it has sent
+/// again what lay in the ring.
 const WAKE_TRIES: u32 = 20;
 /// Milliseconds that a peer which is asked may take until its next call.
 const REMOTE_TRIES: u32 = 5_000;

@@ -1,4 +1,5 @@
-//! Places from the system directly, for the program's allocator may be what called us; never unmapped, and used again.
+//! Places from the system directly, for the program's allocator may be what called us; never
+//! unmapped, and used again.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -1,8 +1,10 @@
-//! Threads that sleep in the kernel for one connection, counted, because the kernel looks again when a sleeper runs.
+//! Threads that sleep in the kernel for one connection, counted, because the kernel looks
+//! again when a sleeper runs.
 //!
-//! A wake byte that lies unread in the socket, or an eventfd that can be read, wakes all who wait
-//! for it in `recv`, `poll` or `select`. But each of them only goes on if it is still there when its
-//! thread gets a processor. So it must stay until all have run who slept when it came. The rule:
+//! A wake byte that lies unread in the socket, or an eventfd that can be read, wakes all
+//! who wait for it in `recv`, `poll` or `select`. But each of them only goes on if it is
+//! still there when its thread gets a processor. So it must stay until all have run who
+//! slept when it came. The rule:
 //!
 //! - Who goes to sleep has asked to be woken, has looked once more, and is counted, all under the
 //!   connection's lock.
@@ -11,9 +13,10 @@
 //!   nobody is counted.
 //!
 //! As long as somebody is counted, the one who is about to sleep waits for him instead
-//! ([`Sleepers::outwait`]), and is not counted meanwhile. The other has been woken, so he only needs
-//! a processor; and since nobody joins, the count falls to zero. Whatever comes after the taking
-//! away finds the wake request of one who joined later, and wakes again. `explore` walks all of this.
+//! ([`Sleepers::outwait`]), and is not counted meanwhile. The other has been woken, so he
+//! only needs a processor; and since nobody joins, the count falls to zero. Whatever comes
+//! after the taking away finds the wake request of one who joined later, and wakes again.
+//! `explore` walks all of this.
 //!
 //! A thread that leaves its sleep by `siglongjmp`, or is cancelled there, stays counted. Then those
 //! who wait for it look again every millisecond, and after [`PATIENCE_NS`] a new generation is
@@ -48,7 +51,8 @@ impl Sleepers {
         Counted(self.word.fetch_add(1, Ordering::SeqCst) / GENERATION)
     }
 
-    /// One less, unless it is of a generation that was given up. With the last one a generation ends.
+    /// One less, unless it is of a generation that was given up. With the
+    /// last one a generation ends.
     pub(crate) fn leave(&self, counted: Counted) {
         let less = |word: u64| match threads(word) {
             _ if word / GENERATION != counted.0 => None,
@@ -91,7 +95,8 @@ impl Sleepers {
         Present(self.word.load(Ordering::SeqCst))
     }
 
-    /// None from now on, whatever those who were counted do: the connection is another, or they will not come.
+    /// None from now on, whatever those who were counted do: the connection is
+    /// another, or they will not come.
     pub(crate) fn forget(&self) {
         let _ = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(next_generation(word)));
     }

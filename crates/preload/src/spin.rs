@@ -1,7 +1,9 @@
-//! How long it pays to watch memory before sleeping: the policy of `overside_verbs::spin`, for connections that several threads share.
+//! How long it pays to watch memory before sleeping: the policy of `overside_verbs::spin`, for
+//! connections that several threads share.
 //!
-//! What is this library's own: a watch yields, which takes the core from nobody, and whoever answers may be among those who want it.
-//! Where more want a core than there are (`oversubscription`), waits sleep soon. And two ends that share a core are parted.
+//! What is this library's own: a watch yields, which takes the core from nobody, and whoever
+//! answers may be among those who want it. Where more want a core than there are
+//! (`oversubscription`), waits sleep soon. And two ends that share a core are parted.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +17,8 @@ use crate::oversubscription::Oversubscription;
 pub(crate) struct SpinBudget {
     /// A [`Spin`]. Threads that change it at once lose one of the changes, and no more.
     learned: AtomicU32,
-    /// When the sleep began whose length the policy wants to know, twice that, and one more behind a watch in vain; 0: none.
+    /// When the sleep began whose length the policy wants to know, twice that, and one more behind
+    /// a watch in vain; 0: none.
     asleep: AtomicU64,
     /// Waits in a row beside whoever is waited for.
     beside: AtomicU16,
@@ -26,15 +29,15 @@ pub(crate) fn is_in_vain(spin: &SpinBudget) -> bool {
     spin.learned().is_to_skip() && spin.begin().is_none()
 }
 
-/// The processor that this thread runs on. By the C library, which mostly knows it without a call, and is not confused by a program that
-/// runs this one under its eyes.
+/// The processor that this thread runs on. By the C library, which mostly knows it without a call,
+/// and is not confused by a program that runs this one under its eyes.
 pub(crate) fn processor() -> u64 {
     // SAFETY: [preload-real] a question without memory, and not hooked.
     u64::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// Watches until something stirs, or until that pays no longer. `beside`: whoever is waited for was last seen on this very core, where
-/// watching only keeps it from running.
+/// Watches until something stirs, or until that pays no longer. `beside`: whoever is waited for was
+/// last seen on this very core, where watching only keeps it from running.
 pub(crate) fn watch(spin: &SpinBudget, beside: bool, stirring: impl Fn() -> bool) -> bool {
     watch_among(&OVERSUBSCRIPTION, spin, beside, stirring)
 }
@@ -147,8 +150,9 @@ impl SpinBudget {
         self.asleep.store(now_ns << 1 | 1, Ordering::Relaxed);
     }
 
-    /// Whether to sleep at once on a word. Two ends that share a core and yield to one another stay there, though another may be idle;
-    /// the scheduler looks for one when it wakes a sleeper, so each end sleeps now and then, less and less often.
+    /// Whether to sleep at once on a word. Two ends that share a core and yield to one another stay
+    /// there, though another may be idle. The scheduler looks for one when it wakes a sleeper, so
+    /// each end sleeps now and then, less and less often.
     #[inline]
     pub(crate) fn is_to_part(&self, beside: bool) -> bool {
         let waits = self.beside.load(Ordering::Relaxed);
@@ -183,14 +187,16 @@ static OVERSUBSCRIPTION: Oversubscription = Oversubscription::new();
 /// About 4 µs: what sleeping and being woken costs in processor time.
 const BRIEF_PAUSES: u32 = 100;
 const PAUSES_A_YIELD: u32 = 64;
-/// A try of the policy is three times as long: longer than waking an idle core and being answered takes, or two ends that both sleep
-/// would never find each other awake.
+/// A try of the policy is three times as long: longer than waking an idle core and being answered
+/// takes, or two ends that both sleep would never find each other awake.
 const MAX: Duration = Duration::from_micros(50);
-/// Waits beside the other end before a sleep is to part them: so many at first, half of so many in the end.
+/// Waits beside the other end before a sleep is to part them: so many at first,
+/// half of so many in the end.
 const PART_MIN: u16 = 8;
 const PART_MAX: u16 = 1024;
-/// A yield that took longer went to one who computes: shorter than a slice of the scheduler's, longer than a few threads that pass
-/// small messages keep each other waiting. Those are better off with yields than with sleeps.
+/// A yield that took longer went to one who computes: shorter than a slice of the scheduler's,
+/// longer than a few threads that pass small messages keep each other waiting. Those are better off
+/// with yields than with sleeps.
 const SLICE_NS: u64 = 500_000;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Where a connection stands, and each of its two directions, with what is valid there and nothing else.
+//! Where a connection stands, and each of its two directions, with what is
+//! valid there and nothing else.
 //!
-//! This is data: no call of the system, no shared word. `drain`, `resend`, `again` and `rendezvous` take the steps from one to the
-//! next; docs/reference/sockets.md has the diagram.
+//! This is data: no call of the system, no shared word. `drain`, `resend`, `again` and `rendezvous`
+//! take the steps from one to the next; docs/reference/sockets.md has the diagram.
 
 use std::ffi::c_int;
 
@@ -12,12 +13,13 @@ use crate::layout::SharedMemory;
 pub(crate) enum Life {
     /// Through the kernel, every byte counted. The ends may still meet.
     Unattached,
-    /// The memory is there. The rings begin once no call is in the kernel. Of one who has `called` the other end may never come.
+    /// The memory is there. The rings begin once no call is in the kernel. Of one who has `called`
+    /// the other end may never come.
     Attached { shared: SharedMemory, called: bool },
     /// In the rings, or on the way back from them.
     Ring(SharedMemory),
-    /// A fork came before all of the rings had been brought back: parent and child take what is left by counts that they share.
-    /// Whoever closes it leaves the stream alone.
+    /// A fork came before all of the rings had been brought back: parent and child take what is
+    /// left by counts that they share. Whoever closes it leaves the stream alone.
     Forked(SharedMemory),
     /// A fork has brought it back; it may come again.
     Resting(SharedMemory),
@@ -33,7 +35,8 @@ pub(crate) enum State {
     Free,
     /// Through the kernel, every byte counted; the ends may still meet.
     Counting,
-    /// Shared memory is mapped and both ends know it; each direction starts when its sender finds it can.
+    /// Shared memory is mapped and both ends know it; each direction starts when
+    /// its sender finds it can.
     Ring,
     /// The kernel's for good.
     Plain,
@@ -84,7 +87,8 @@ pub(crate) enum Outgoing {
     Before,
     /// Into the ring. So many wake bytes are counted that the stream had no room for.
     Ring { begun: Begun, owed: u32 },
-    /// It has left the ring. Those wake bytes, and the ring's bytes from `resend` on, go through the kernel before anything else does.
+    /// It has left the ring. Those wake bytes, and the ring's bytes from `resend` on, go through
+    /// the kernel before anything else does.
     Owing { begun: Option<Begun>, resend: u64, owed: u32 },
     /// Through the kernel, where all of the ring has gone as well, or is read from it.
     Kernel { begun: Option<Begun> },
@@ -116,7 +120,8 @@ impl Outgoing {
         matches!(self, Self::Ring { .. })
     }
 
-    /// Whether something of the ring, or wake bytes, must go through the kernel before anything else does.
+    /// Whether something of the ring, or wake bytes, must go through the kernel
+    /// before anything else does.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         matches!(self, Self::Owing { .. })
@@ -137,7 +142,8 @@ impl Outgoing {
     }
 }
 
-/// The direction in which this end receives, as this end knows it; where its next byte comes from is [`Source`].
+/// The direction in which this end receives, as this end knows it; where its next byte
+/// comes from is [`Source`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Incoming {
     /// By the ring, once the sender has begun.
@@ -181,7 +187,8 @@ impl Source {
     }
 }
 
-/// The other end is looked for. A socket of ours on which it may come by, or the one on which it has.
+/// The other end is looked for. A socket of ours on which it may come by, or
+/// the one on which it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Search {
     Idle,
@@ -217,10 +224,12 @@ pub(crate) enum Host {
     Other,
 }
 
-/// What the socket is, and what the program has set that has to wait until it is the kernel's again.
+/// What the socket is, and what the program has set that has to wait until
+/// it is the kernel's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
-    /// The program wants Nagle's algorithm, for which wake bytes must not wait; it has put the cork in, which means nothing in the rings.
+    /// The program wants Nagle's algorithm, for which wake bytes must not wait; it has put the cork
+    /// in, which means nothing in the rings.
     Tcp { nagle: bool, cork: bool },
     /// The kernel makes no reset of bytes that lie in a ring.
     Unix,

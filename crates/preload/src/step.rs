@@ -1,8 +1,10 @@
 //! What a connection's life and its two directions come to: one pure step.
 //!
-//! The rim says what has happened, an [`Event`], with all that has to be known of shared words, counts and the kernel. [`step`] says
-//! where the connection stands then, and what the rim does about it, an [`Action`]. There is no system call here, no shared word, no
-//! eventfd. `leaving` decides in the same way, access by access, how a direction leaves its ring. `explore` walks both.
+//! The rim says what has happened, an [`Event`], with all that has to be known of shared
+//! words, counts and the kernel. [`step`] says where the connection stands then, and what the
+//! rim does about it, an [`Action`]. There is no system call here, no shared word, no
+//! eventfd. `leaving` decides in the same way, access by access, how a direction leaves its
+//! ring. `explore` walks both.
 
 use crate::diagnosis::Reason;
 use crate::layout::SharedMemory;
@@ -19,7 +21,8 @@ pub(crate) struct Standing {
 /// What has happened to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// The memory is there, of this end's own if it has `called`; or the rings are as they were at the first rendezvous.
+    /// The memory is there, of this end's own if it has `called`; or the rings are as they were
+    /// at the first rendezvous.
     Attaches { shared: SharedMemory, called: bool },
     /// Is it time to expect the ring?
     Looks(Sight),
@@ -27,9 +30,11 @@ pub(crate) enum Event {
     Enters,
     /// A call that nobody counts, a fork, or the other end: it goes back to the kernel.
     Leaves(Reason),
-    /// Nothing of the rings is left in the kernel's stream. The ends may come again if a fork was the reason.
+    /// Nothing of the rings is left in the kernel's stream. The ends may come again
+    /// if a fork was the reason.
     Returns { may_reattach: bool },
-    /// The last moment before a fork. The other end may be about to come by if this one is `searching`.
+    /// The last moment before a fork. The other end may be about to come by if
+    /// this one is `searching`.
     Forks { searching: bool },
     /// In a forked child, of one that is its parent's alone.
     IsParents,
@@ -45,7 +50,8 @@ pub(crate) enum Event {
     Pushed { to: u64, owed: u32, head: u64 },
     /// One more wake byte is issued, and not in the stream yet.
     Owes { head: u64 },
-    /// The receiving direction leaves, behind so many wake bytes in all; none where the peer is to say more.
+    /// The receiving direction leaves, behind so many wake bytes in all; none where
+    /// the peer is to say more.
     StopsReceiving { wake_bytes: Option<u64> },
     /// It does not: the peer has said that the ring is read on.
     ReadsOn,
@@ -59,7 +65,8 @@ pub(crate) struct Sight {
     /// It did so for a fork, and may come again.
     pub(crate) may_reattach: bool,
     pub(crate) peer_is_there: bool,
-    /// A call is in the kernel with the program's buffers, or a thread sleeps in poll that knows nothing of rings.
+    /// A call is in the kernel with the program's buffers, or a thread sleeps in poll
+    /// that knows nothing of rings.
     pub(crate) is_busy: bool,
     /// Another process may have it, or move bytes uncounted.
     pub(crate) is_shared: bool,
@@ -71,7 +78,8 @@ pub(crate) enum Action {
     Nothing,
     /// Asks whether the socket allows the rings; if so, `Enters`.
     Enter,
-    /// The kernel's for good, for this reason: what was offered or left at the other end is taken back.
+    /// The kernel's for good, for this reason: what was offered or left at the
+    /// other end is taken back.
     Refuse(Reason),
     /// The same, when something was uncounted.
     Cancel,
@@ -87,7 +95,8 @@ pub(crate) enum Action {
     Withdraw(SharedMemory),
     /// Counts move to where a child sees them.
     Share,
-    /// The same of one that still has something in the rings; with `Agreement::End`, it never comes again.
+    /// The same of one that still has something in the rings; with
+    /// `Agreement::End`, it never comes again.
     ShareRings(SharedMemory, Agreement),
     /// What is unread goes another way, or stays in the ring.
     CloseRings(SharedMemory),

@@ -13,16 +13,20 @@ use crate::state::Host;
 static TABLE: [AtomicPtr<Connection>; DESCRIPTORS] = [const { AtomicPtr::new(null_mut()) }; DESCRIPTORS];
 /// One more than the highest descriptor that was ever in the table.
 static TOP: AtomicUsize = AtomicUsize::new(0);
-/// Descriptors that were put into a set of epoll of which nothing is known: such a one never becomes a connection here.
+/// Descriptors that were put into a set of epoll of which nothing is known: such a one never
+/// becomes a connection here.
 static IN_SET: [AtomicBool; DESCRIPTORS] = [const { AtomicBool::new(false) }; DESCRIPTORS];
 static FREE: Slab<Connection> = Slab::new();
 /// Guards the free list, and what comes into the table; held over a fork.
 static SLAB: Lock = Lock::new();
-/// The connections whose locks are held over a fork, chained as free ones are: meanwhile none becomes free.
+/// The connections whose locks are held over a fork, chained as free ones are:
+/// meanwhile none becomes free.
 static KEPT: AtomicPtr<Connection> = AtomicPtr::new(null_mut());
-/// Forks of a signal handler that has interrupted the holder of `SLAB`: a fork, maybe. They hold nothing.
+/// Forks of a signal handler that has interrupted the holder of `SLAB`: a fork,
+/// maybe. They hold nothing.
 static NESTED: AtomicU32 = AtomicU32::new(0);
-/// The process that the table belongs to. A vfork child runs in its parent's memory and must leave it alone.
+/// The process that the table belongs to. A vfork child runs in its parent's memory
+/// and must leave it alone.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// The connection behind a descriptor, if it is one.
@@ -37,7 +41,8 @@ pub(crate) fn find(fd: c_int) -> Option<&'static Connection> {
     unsafe { pointer.as_ref() }
 }
 
-/// The connection behind a descriptor with its lock, which proves that the descriptor still names it.
+/// The connection behind a descriptor with its lock, which proves that the
+/// descriptor still names it.
 #[inline]
 pub(crate) fn hold(fd: c_int, connection: &'static Connection) -> Option<LockHeld<'static>> {
     let held = connection.hold()?;
@@ -61,7 +66,8 @@ pub(crate) fn is_ours() -> bool {
     owner == 0 || owner == me
 }
 
-/// At start-up and in a forked child: now it is ours. Never at another moment, which could be a vfork child's.
+/// At start-up and in a forked child: now it is ours. Never at another moment, which
+/// could be a vfork child's.
 pub(crate) fn adopt() {
     OWNER.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     SLAB.renew();
@@ -69,8 +75,9 @@ pub(crate) fn adopt() {
     NESTED.store(0, Ordering::Relaxed);
 }
 
-/// Before a fork: no connection comes or goes, and no other thread is in the midst of a change to one, until `let_go` or in the child
-/// `adopt`. `each` has the last word on every one. False when this very thread was in the midst of such a thing, or of a fork.
+/// Before a fork: no connection comes or goes, and no other thread is in the midst of a change to
+/// one, until `let_go` or in the child `adopt`. `each` has the last word on every one. False when
+/// this very thread was in the midst of such a thing, or of a fork.
 ///
 /// A connection that is not given back soon is left out.
 pub(crate) fn keep(mut each: impl FnMut(c_int, &mut LockHeld<'static>)) -> bool {
@@ -132,8 +139,8 @@ pub(crate) fn note_closed(first: u32, last: u32) {
     }
 }
 
-/// A new connection under this descriptor, to this host or another; whatever stood there is forgotten. None when there is no room, or an unknown
-/// set of epoll has it already.
+/// A new connection under this descriptor, to this host or another; whatever stood there is
+/// forgotten. None when there is no room, or an unknown set of epoll has it already.
 pub(crate) fn insert(fd: c_int, end: usize, host: Host) -> Option<&'static Connection> {
     let slot = TABLE.get(fd as usize)?;
     if IN_SET.get(fd as usize)?.load(Ordering::Relaxed) {

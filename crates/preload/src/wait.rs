@@ -1,9 +1,11 @@
 //! Waiting: watch the ring for as long as it pays (`spin`), then sleep in the kernel.
 //!
-//! Whoever sleeps for bytes does so on the connection's own kernel socket, in a `recv` that only looks: signals, SA_RESTART, SO_RCVTIMEO,
-//! cancellation and the peer's death are then the kernel's business. Who waits for room sleeps on a word of the shared memory, some
-//! milliseconds at a time: what ends that wait, another thread's fork or shutdown among it, puts nothing into the socket. No lock is held,
-//! nothing must be destroyed, so a `siglongjmp` out of it leaves no more than a count that is too high (see `sleepers`).
+//! Whoever sleeps for bytes does so on the connection's own kernel socket, in a `recv` that only
+//! looks: signals, SA_RESTART, SO_RCVTIMEO, cancellation and the peer's death are then the kernel's
+//! business. Who waits for room sleeps on a word of the shared memory, some milliseconds at a time:
+//! what ends that wait, another thread's fork or shutdown among it, puts nothing into the socket.
+//! No lock is held, nothing must be destroyed, so a `siglongjmp` out of it leaves no more than a
+//! count that is too high (see `sleepers`).
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -81,7 +83,8 @@ pub(crate) fn for_data(fd: c_int, connection: &'static Connection) -> Result<(),
     if reset { Ok(()) } else { slept }
 }
 
-/// How long one call may wait in all: the kernel counts one SO_SNDTIMEO from wait to wait, and not what lies between them.
+/// How long one call may wait in all: the kernel counts one SO_SNDTIMEO from wait to wait, and
+/// not what lies between them.
 #[derive(Debug, Default)]
 pub(crate) struct Limit {
     /// All waits before.
@@ -149,8 +152,8 @@ fn room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result
     result
 }
 
-/// One nap, until there may be room, the peer has gone, or the time of a send is over. The caller looks after each: it may have become
-/// time for a deeper ring.
+/// One nap, until there may be room, the peer has gone, or the time of a send is over. The caller
+/// looks after each: it may have become time for a deeper ring.
 fn nap_for_room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -> Result<(), c_int> {
     let left_ns = limit.left_ns(fd)?;
     match nap(fd, connection, wake::ROOM, left_ns) {
@@ -159,7 +162,8 @@ fn nap_for_room(fd: c_int, connection: &'static Connection, limit: &mut Limit) -
     }
 }
 
-/// Until there is something to incoming, in a look at it: interrupted and restarted as the program's own call would be.
+/// Until there is something to incoming, in a look at it: interrupted and restarted as the
+/// program's own call would be.
 fn sleep(fd: c_int) -> Result<(), c_int> {
     let mut byte = 0u8;
     // SAFETY: [preload-real] one byte of ours.
@@ -167,8 +171,8 @@ fn sleep(fd: c_int) -> Result<(), c_int> {
     if n < 0 { Err(errno::get()) } else { Ok(()) }
 }
 
-/// Waits until the kernel's buffer may take more, for a while: another thread that shuts a Unix socket down for writing ends a send that
-/// waits in the kernel, and no poll.
+/// Waits until the kernel's buffer may take more, for a while: another thread that shuts a Unix
+/// socket down for writing ends a send that waits in the kernel, and no poll.
 pub(crate) fn for_kernel(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
     limit.wait(fd, |limit| {
         let left = limit.left_ms(fd)?;
@@ -190,7 +194,8 @@ fn poll(fd: c_int, events: i16, timeout: c_int) -> Result<(), c_int> {
     }
 }
 
-/// On a socket where something is unread that is no wake byte for us a look returns at once: then naps.
+/// On a socket where something is unread that is no wake byte for us a look
+/// returns at once: then naps.
 fn sleep_for_room(fd: c_int, limit: &mut Limit) -> Result<(), c_int> {
     let timeout = limit.left_ms(fd)?;
     if kernel::pending(fd) > 0 || kernel::ended(fd).is_some() {
@@ -217,8 +222,9 @@ enum Nap {
     Kernel,
 }
 
-/// A short sleep on the word that the peer wakes: cheaper than a wake byte for both. Only while nothing but the ring's bytes, or room there, is
-/// expected; whatever else may come, the peer's death among it, is the kernel's to say, so such a sleep is soon followed by a look there.
+/// A short sleep on the word that the peer wakes: cheaper than a wake byte for both. Only while
+/// nothing but the ring's bytes, or room there, is expected. The kernel reports all else, the
+/// peer's death among it, so such a sleep is soon followed by a look there.
 fn nap(fd: c_int, connection: &'static Connection, request: u64, limit_ns: Option<u64>) -> Nap {
     let for_room = request == wake::ROOM;
     if !futex::is_possible() || connection.timed.load(Ordering::Relaxed) && !for_room {
@@ -287,7 +293,8 @@ pub(crate) fn before_nap(held: &mut LockHeld<'_>, fd: c_int, request: u64) -> Be
     BeforeNap::Word(armed)
 }
 
-/// A thread that was cancelled ends here, where nothing is held: before a call that rings may serve without the kernel, and after a sleep.
+/// A thread that was cancelled ends here, where nothing is held: before a call that rings may serve
+/// without the kernel, and after a sleep.
 #[inline]
 pub(crate) fn cancellation_point() {
     unsafe extern "C-unwind" {
@@ -331,8 +338,9 @@ fn doze(fd: c_int, connection: &'static Connection, request: u64) -> Option<Opti
     None
 }
 
-/// Everything that must be in order before sleeping: the peer's switch is answered, wake bytes of before are drained, the wake request is
-/// there, and still nothing has happened. By one who has the connection's lock.
+/// Everything that must be in order before sleeping: the peer's switch is answered, wake bytes
+/// of before are drained, the wake request is there, and still nothing has happened. By one who
+/// has the connection's lock.
 pub(crate) fn before_sleep(held: &mut LockHeld<'_>, fd: c_int, request: u64) -> BeforeSleep {
     let Some(snapshot) = snapshot_of(held.connection, held) else { return BeforeSleep::Look };
     let shared = snapshot.shared;
@@ -363,7 +371,8 @@ pub(crate) fn before_sleep(held: &mut LockHeld<'_>, fd: c_int, request: u64) -> 
     BeforeSleep::Kernel(Some(held.connection.sleepers.join()))
 }
 
-/// A look may have found what is no wake byte: the end, or bytes that somebody wrote past the library. The next receive tells.
+/// A look may have found what is no wake byte: the end, or bytes that somebody wrote past the
+/// library. The next receive tells.
 pub(crate) fn after_sleep(fd: c_int, connection: &'static Connection, reset: bool) {
     let Some(mut held) = table::hold(fd, connection) else { return };
     let Some(shared) = held.ring() else { return };
@@ -404,7 +413,8 @@ fn leave(connection: &'static Connection) {
     connection.watchers.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Watches for a while. `naps`: if that is in vain, the sleep is one from which the scheduler may wake it on another core.
+/// Watches for a while. `naps`: if that is in vain, the sleep is one from which the scheduler may
+/// wake it on another core.
 fn spin(snapshot: &Snapshot<'_>, naps: bool, stirring: impl Fn(&Snapshot<'_>) -> bool) -> bool {
     let here = spin::processor() + 1;
     let (mine, theirs) = (snapshot.shared.processor(snapshot.end), snapshot.shared.processor(snapshot.end ^ 1));

@@ -1,12 +1,14 @@
 //! Wake bytes: bytes on the kernel socket that wake a sleeper and mean nothing else.
 //!
-//! One word for each end holds what it sleeps for and how many wake bytes were issued for it. A wake byte is counted in the same atomic
-//! step that takes the wake request away, and only then sent; so whoever takes its own wake request back knows exactly how many bytes of the
-//! kernel's stream are wake bytes, and nobody sends another before the next request. That is what makes switching back to the kernel
-//! possible without asking the peer.
+//! One word for each end holds what it sleeps for and how many wake bytes were issued for it. A
+//! wake byte is counted in the same atomic step that takes the wake request away, and only then
+//! sent. So an end that takes its own wake request back knows exactly how many bytes of the
+//! kernel's stream are wake bytes. The peer sends no other before the next request. That is what
+//! makes switching back to the kernel possible without asking the peer.
 //!
-//! Who expects bytes soon, or room, sleeps on the word itself: that is woken by a futex and puts nothing into the stream. Who sleeps in a
-//! set or in poll asks to be woken by an eventfd, where there is one.
+//! Who expects bytes soon, or room, sleeps on the word itself: that is woken by a futex and
+//! puts nothing into the stream. Who sleeps in a set or in poll asks to be woken by an
+//! eventfd, where there is one.
 
 use std::sync::atomic::Ordering;
 
@@ -61,20 +63,23 @@ pub(crate) fn arm_futex(word: &Word, request: u64) -> u64 {
     word.fetch_or(by_futex(request), Ordering::SeqCst) | by_futex(request)
 }
 
-/// Takes all wake requests back. Returns how many wake bytes were issued, ever: no more come until the next wake request.
+/// Takes all wake requests back. Returns how many wake bytes were issued, ever: no more come
+/// until the next wake request.
 #[inline]
 pub(crate) fn disarm(word: &Word) -> u64 {
     word.fetch_and(!REQUESTS, Ordering::SeqCst) / ONE
 }
 
-/// Takes the wake requests for a wake byte back, of one who sleeps no more and has not been woken by one.
+/// Takes the wake requests for a wake byte back, of one who sleeps no more and
+/// has not been woken by one.
 pub(crate) fn disarm_bytes(word: &Word) {
     if word.load(Ordering::Relaxed) & (DATA | ROOM) != 0 {
         word.fetch_and(!(DATA | ROOM), Ordering::SeqCst);
     }
 }
 
-/// Takes the wake requests for an eventfd back. One that was answered just before may still be signalled.
+/// Takes the wake requests for an eventfd back. One that was answered just
+/// before may still be signalled.
 #[inline]
 pub(crate) fn disarm_eventfd(word: &Word) {
     if word.load(Ordering::Relaxed) & EVENTFDS != 0 {
@@ -93,8 +98,9 @@ pub(crate) fn issued(word: &Word) -> u64 {
     word.load(Ordering::SeqCst) / ONE
 }
 
-/// Whether and how the other end is to be woken for one of these. What there is for it must have been published by a sequentially
-/// consistent operation, for that must be visible before the wake request is looked at: the sleeper does it the other way round.
+/// Whether and how the other end is to be woken for one of these. What there is for it must have
+/// been published by a sequentially consistent operation, for that must be visible before the wake
+/// request is looked at: the sleeper does it the other way round.
 #[inline]
 pub(crate) fn claim(word: &Word, requests: u64) -> Wake {
     let requests = by_eventfd(requests) | by_futex(requests) | requests;

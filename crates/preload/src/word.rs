@@ -1,6 +1,7 @@
 //! A word that several threads or processes read and write.
 //!
-//! The tests' explorer comes in before each access to one (`explore`), so it walks the code that is shipped.
+//! The tests' explorer comes in before each access to one (`explore`), so it walks
+//! the code that is shipped.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

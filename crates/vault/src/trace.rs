@@ -1,7 +1,7 @@
 //! Traces of a volume's requests, and what each policy makes of them.
 //!
-//! A trace is text: a line a request, `r|w,offset,bytes`. Empty lines and lines that begin with `#` are
-//! passed over.
+//! A trace is text: a line a request, `r|w,offset,bytes`. Empty lines and lines that begin
+//! with `#` are passed over.
 
 mod record;
 
@@ -99,8 +99,8 @@ pub fn replay(kind: PolicyKind, blocks: usize, accesses: impl IntoIterator<Item 
     replayed
 }
 
-/// What the best policy there can be makes of them, which knows what comes (Belady 1966): the block goes
-/// that comes again last.
+/// What the best policy there can be makes of them, which knows what comes (Belady 1966): the block
+/// goes that comes again last.
 pub fn belady(blocks: usize, accesses: &[u64]) -> Replayed {
     let blocks = blocks.max(1);
     // When each access's block comes again.
@@ -135,7 +135,8 @@ pub fn seeds_trace() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// Reads a trace, and lets each policy decide on some of it. Whether every line is a request or nothing.
+/// Reads a trace, and lets each policy decide on some of it. Whether every line
+/// is a request or nothing.
 #[doc(hidden)]
 pub fn fuzz_trace(input: &[u8]) -> bool {
     let text = String::from_utf8_lossy(input);

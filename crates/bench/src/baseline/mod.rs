@@ -2,7 +2,7 @@
 //! Unix socket in 64 KiB pieces, `read` them in another process, walk the rows.
 //!
 //! It is given every advantage that such code can have: its rows lie packed and sorted in one run
-//! of memory, so packing is one `memcpy` a row, with no index to traverse, no update to look out
+//! of memory. So packing is one `memcpy` a row, with no index to traverse, no update to look out
 //! for, and nothing to protect. Each side says what CPU time it used.
 
 mod client;

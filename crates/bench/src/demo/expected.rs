@@ -1,4 +1,5 @@
-//! What a scan's consumer must come to while nobody writes: rows, bytes and sum, from the generated data and the log alone.
+//! What a scan's consumer must come to while nobody writes: rows, bytes and sum, from the
+//! generated data and the log alone.
 
 use super::table::{KeyAt, PROJECTED, ScanSpec, touch_expected};
 use crate::{
@@ -10,7 +11,8 @@ use anyhow::{Result, ensure};
 use overside::table::row::{RowBuilder, RowLayout, RowView};
 use std::{collections::HashMap, sync::Arc};
 
-/// The expectation for every block of rows as they are now. Rows at the ends of a range are reckoned when it is asked for.
+/// The expectation for every block of rows as they are now. Rows at the ends of a range are
+/// reckoned when it is asked for.
 pub(super) struct Expected {
     layout: Arc<RowLayout>,
     builder: RowBuilder,

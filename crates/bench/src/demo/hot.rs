@@ -14,7 +14,8 @@ use anyhow::{Result, ensure};
 use overside::table::{client::ScanSummary, wire::Mode};
 use std::ops::Range;
 
-/// Runs of full scans after `updates` fresh updates to every page, and the planner's prices. Of a large table it is one part.
+/// Runs of full scans after `updates` fresh updates to every page, and the planner's prices. Of a
+/// large table it is one part.
 pub(super) fn run(
     stage: &mut Stage<'_>,
     updates: usize,
@@ -44,7 +45,8 @@ pub(super) fn run(
     Ok((MODES.iter().zip(&samples).map(run).collect(), prices("hot", &end)))
 }
 
-/// Updates the pages of these rows until none has a delta: the change after the longest chain consolidates its page.
+/// Updates the pages of these rows until none has a delta: the change after the longest
+/// chain consolidates its page.
 pub(super) fn clean(stage: &mut Stage<'_>, of: &Range<usize>) -> Result<Vec<Page>> {
     for _ in 0..TRIES {
         let pages = stage.table.pages(stage.rows, of.clone())?;
@@ -62,7 +64,8 @@ pub(super) fn clean(stage: &mut Stage<'_>, of: &Range<usize>) -> Result<Vec<Page
     anyhow::bail!("pages still have deltas after {TRIES} times as many updates as consolidate them")
 }
 
-/// Gives every page of these rows, clean until now, `updates` updates of different rows, spread over the page.
+/// Gives every page of these rows, clean until now, `updates` updates of different
+/// rows, spread over the page.
 fn freshen(stage: &mut Stage<'_>, of: &Range<usize>, updates: usize) -> Result<()> {
     let pages = stage.table.pages(stage.rows, of.clone())?;
     for slot in 0..updates {

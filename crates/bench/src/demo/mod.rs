@@ -1,8 +1,9 @@
-//! The demo: TPC-H `lineitem` in a server process, scanned by this one in every mode, updated by a third, compared with
-//! what hand-written code reaches over a socket, verified row by row, and written up.
+//! The demo: TPC-H `lineitem` in a server process, scanned by this one in every mode,
+//! updated by a third, compared with what hand-written code reaches over a socket, verified
+//! row by row, and written up.
 //!
-//! Its course is [`run`]; what runs beside it are processes of this same executable ([`crate::child_main`]), which end when it
-//! does, whatever it ends of.
+//! Its course is [`run`]; what runs beside it are processes of this same executable
+//! ([`crate::child_main`]), which end when it does, whatever it ends of.
 
 mod children;
 mod disturbed;
@@ -72,15 +73,17 @@ impl Default for Options {
     }
 }
 
-/// Runs the demo: prints what it found, writes the page, returns it all. Takes under a minute at the default scale.
+/// Runs the demo: prints what it found, writes the page, returns it all. Takes under a
+/// minute at the default scale.
 ///
-/// Call it from the main thread, which must outlive it: the processes it starts are killed when the thread that started
-/// them ends.
+/// Call it from the main thread, which must outlive it: the processes it starts are killed when the
+/// thread that started them ends.
 ///
 /// # Errors
 ///
-/// There is no such provider or device, a process could not be started or ended early, memory ran out, or the page could not be written. A scan that breaks
-/// its contract is no error here: the report says `verified: false`.
+/// There is no such provider or device, a process could not be started or ended early, memory ran
+/// out, or the page could not be written. A scan that breaks its contract is no error here: the
+/// report says `verified: false`.
 pub fn run(options: &Options) -> Result<Report> {
     let start = now_ns();
     let name = format!("overside-demo-{}", std::process::id());
@@ -118,7 +121,8 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// All that runs. What is declared first is dropped, and with that killed and reaped, last but for the table's connection.
+/// All that runs. What is declared first is dropped, and with that killed and reaped, last but
+/// for the table's connection.
 struct Cast<'a> {
     stage: Stage<'a>,
     baseline: Baseline,
@@ -265,8 +269,9 @@ fn kept(checked: &Checked, run: &Run) -> bool {
     quiet::MODES.iter().any(|mode| mode.name() == run.mode && checked.kept(&run.workload, *mode))
 }
 
-/// Bytes that all processes of the demo take together at their most, about: the table, its rows at a third of their width,
-/// and what the text of comments takes while they are generated. Measured at 0.1 and 1.
+/// Bytes that all processes of the demo take together at their most, about: the table, its
+/// rows at a third of their width, and what the text of comments takes while they are
+/// generated. Measured at 0.1 and 1.
 fn memory_needed(scale: f64) -> u64 {
     (4.8e8 + scale * 1.6e9) as u64
 }

@@ -35,7 +35,8 @@ pub(super) struct Quiet {
     pub(super) kernel_share: [f64; 2],
 }
 
-/// Runs `rounds` rounds. Within a round every side of a workload runs once, in an order that rotates.
+/// Runs `rounds` rounds. Within a round every side of a workload runs once,
+/// in an order that rotates.
 pub(super) fn run(
     stage: &mut Stage<'_>,
     baseline: &mut Baseline,

@@ -40,7 +40,8 @@ pub(super) fn bars(quiet: &Quiet, hot: &[Run]) -> Vec<Bar> {
     bars
 }
 
-/// How many times as long the server works on a row of a full scan when it gathers as when it lends.
+/// How many times as long the server works on a row of a full scan when it
+/// gathers as when it lends.
 fn server_saved(runs: &[Run]) -> Option<Ratio> {
     let rounds = |mode: &str| runs.iter().find(|run| run.workload == "full" && run.mode == mode);
     Ratio::paired(&rounds("gather")?.server_by_round, &rounds("in-place")?.server_by_round)
@@ -130,7 +131,8 @@ fn saved(runs: &[Run], baseline: &[Run]) -> String {
     format!("Against packing every page that took {}{times}.", parts.join(", and "))
 }
 
-/// How to do the same with a file of one's own, by the name under which this program can be started.
+/// How to do the same with a file of one's own, by the name under which
+/// this program can be started.
 pub(super) fn commands() -> [String; 4] {
     let program = program();
     [
@@ -141,7 +143,8 @@ pub(super) fn commands() -> [String; 4] {
     ]
 }
 
-/// Relative to the working directory where it lies below that; its bare name where the search path leads to it.
+/// Relative to the working directory where it lies below that; its bare name where the
+/// search path leads to it.
 fn program() -> String {
     let Ok(path) = std::env::current_exe() else { return NAME.to_owned() };
     let below = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_path_buf));

@@ -119,8 +119,9 @@ impl Table {
         self.table.layout()
     }
 
-    /// Scans as often as asked, one after another, reading what every side of a comparison reads: of whole rows key,
-    /// length and a byte of each cache line, of projected ones the three columns.
+    /// Scans as often as asked, one after another, reading what every side of a
+    /// comparison reads: of whole rows key, length and a byte of each cache line, of
+    /// projected ones the three columns.
     pub(super) fn measure(
         &mut self,
         rows: &dyn Rows,
@@ -230,8 +231,8 @@ impl Table {
     }
 }
 
-/// Where the columns that a consumer reads by value lie in a row's prefix. Looked up once a block: a consumer in a hurry
-/// does not ask a row for its layout.
+/// Where the columns that a consumer reads by value lie in a row's prefix. Looked up once a block:
+/// a consumer in a hurry does not ask a row for its layout.
 #[derive(Clone, Copy)]
 pub(super) struct KeyAt {
     orderkey: usize,
@@ -376,5 +377,6 @@ fn connect(rendezvous: &Rendezvous, mut alive: impl FnMut() -> Result<()>) -> Re
 /// The projection's columns: the key's two, and the price.
 pub(super) const PROJECTED: [usize; 3] = [0, 3, 5];
 const BATCH_BYTES: usize = 1 << 20;
-/// It measures prices before it listens, which beside many other programs takes many times what it does alone.
+/// It measures prices before it listens, which beside many other programs takes many
+/// times what it does alone.
 const PATIENCE: Duration = Duration::from_secs(120);

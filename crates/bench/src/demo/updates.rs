@@ -1,8 +1,8 @@
 //! The third process: it updates rows and stamps every write.
 //!
-//! The child's side is [`serve`], over anything that takes rows ([`Sink`]); the parent's is [`Updater`]. Both talk over the
-//! child's socket: a command is three words, a reply is a status, a length, and the log of the writes since the last one
-//! (or the words of an error).
+//! The child's side is [`serve`], over anything that takes rows ([`Sink`]); the parent's is
+//! [`Updater`]. Both talk over the child's socket: a command is three words, a reply is a status, a
+//! length, and the log of the writes since the last one (or the words of an error).
 
 use crate::process::{Process, read_word, write_words};
 use crate::{

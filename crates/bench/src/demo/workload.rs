@@ -28,8 +28,8 @@ impl Workload {
         }
     }
 
-    /// The scans of one round, the same for every mode: about as many rows as make a round long enough to time, and of a
-    /// large table no more: one part of it, each round another.
+    /// The scans of one round, the same for every mode: about as many rows as make a round long
+    /// enough to time. Of a large table no more: one part of it, each round another.
     pub(super) fn round(self, rows: usize, round: usize) -> Vec<ScanSpec> {
         let parts = parts(rows);
         match self {
@@ -50,8 +50,9 @@ impl Workload {
         specs
     }
 
-    /// The scans of pages at rest that verification looks at in the `mode`-th of `modes`. All modes see all of a small table;
-    /// of a large one each sees its share, and together they see every row.
+    /// The scans of pages at rest that verification looks at in the `mode`-th of `modes`.
+    /// All modes see all of a small table; of a large one each sees its share, and
+    /// together they see every row.
     pub(super) fn verified(self, rows: usize, mode: usize, modes: usize) -> Vec<ScanSpec> {
         match self {
             Workload::Full | Workload::Projection if parts(rows) > 1 => vec![self.part(rows, mode, modes)],
@@ -102,7 +103,8 @@ fn range(rows: usize, number: usize) -> ScanSpec {
 }
 
 const ROWS_A_ROUND: usize = 650_000;
-/// Of a large table: no cache holds them, and what keeps a second copy of them takes little beside the table.
+/// Of a large table: no cache holds them, and what keeps a second copy of them takes
+/// little beside the table.
 const PART_ROWS: usize = 325_000;
 const RANGES_A_ROUND: usize = 40;
 
@@ -120,7 +122,8 @@ mod tests {
         assert_eq!(range(1, 5).rows, 0..1);
     }
 
-    /// Rounds of a large table are no longer than those of a small one, see all of it in turn, and so does verification.
+    /// Rounds of a large table are no longer than those of a small one, see all of it in turn,
+    /// and so does verification.
     #[test]
     fn a_large_table_is_scanned_a_part_a_round() {
         let rows = 6_001_215;

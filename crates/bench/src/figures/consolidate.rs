@@ -1,5 +1,5 @@
-//! `consolidate`: what chains of deltas save and cost (to-copy §5.4), what a client that stalls holds back (§5.5), and what it saves to
-//! update nothing in place (§4.1).
+//! `consolidate`: what chains of deltas save and cost (to-copy §5.4), what a client that stalls
+//! holds back (§5.5), and what it saves to update nothing in place (§4.1).
 
 mod in_place;
 
@@ -60,7 +60,8 @@ impl SegmentObserver for Registrar {
 struct Table {
     tree: Tree,
     rows: u64,
-    /// Where each page begins: a cursor that starts within a page clips it, and updates of one size split none.
+    /// Where each page begins: a cursor that starts within a page clips it, and
+    /// updates of one size split none.
     fences: Vec<Vec<u8>>,
     random: u64,
     value: [u8; VALUE_BYTES],
@@ -111,14 +112,15 @@ impl Table {
         self.tree.pages(from, Bound::Unbounded, Direction::Forward).next().context("the tree has lost a page")
     }
 
-    /// Updates of rows below until chains are as long as they stay: the first ones find every page without a chain, and
-    /// consolidate less than those that follow.
+    /// Updates of rows below until chains are as long as they stay: the first ones find every page
+    /// without a chain, and consolidate less than those that follow.
     fn warm_up(&mut self, below: u64, chain: usize) -> Result<()> {
         let pages = (below * self.fences.len() as u64).div_ceil(self.rows);
         (0..WARM_CHAINS * pages * (chain as u64 + 1)).try_for_each(|_| self.update(below))
     }
 
-    /// Updates a second over `ns`, of rows below; and what they took: processor time each, consolidations each.
+    /// Updates a second over `ns`, of rows below; and what they took: processor time
+    /// each, consolidations each.
     fn updates(&mut self, below: u64, ns: u64) -> Result<Updates> {
         let (start, cpu, before) = (now_ns(), Cpu::own(), self.tree.stats().consolidations);
         let mut done = 0u64;
@@ -245,8 +247,8 @@ impl Side for Mixed<'_> {
     }
 }
 
-/// The merged rows, values first, then keys: what lies together is copied together, as the table server's copy-out does.
-/// Returns the bytes.
+/// The merged rows, values first, then keys: what lies together is copied together, as the table
+/// server's copy-out does. Returns the bytes.
 fn pack(page: &PinnedPage, out: &mut [u8]) -> usize {
     let (leaf, mut at) = (page.leaf(), 0);
     let mut put = |bytes: &[u8]| {
@@ -504,7 +506,8 @@ const SERVER_BUFFER_BYTES: usize = table::wire::BLOCK_BYTES;
 const CHECKED: u64 = 40;
 /// Of the tree that is changed by one thread and scanned by another.
 const BESIDE_ROWS: u64 = 100_000;
-/// Chains that a page gets in the warm-up, on average: with one, pages would still be consolidated in step.
+/// Chains that a page gets in the warm-up, on average: with one, pages would still
+/// be consolidated in step.
 const WARM_CHAINS: u64 = 3;
 const SEGMENT_BYTES: usize = 16 << 20;
 const ARENA_BYTES: usize = 1 << 30;

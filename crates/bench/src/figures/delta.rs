@@ -1,4 +1,5 @@
-//! `delta`: a base page with a varying number of delta records behind it, as one message (to-copy figure 6).
+//! `delta`: a base page with a varying number of delta records behind it, as one
+//! message (to-copy figure 6).
 
 use super::{
     Setting,
@@ -58,7 +59,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// Records a message of `Scattered` has: as many as make up the page and its deltas, as far as a list goes.
+    /// Records a message of `Scattered` has: as many as make up the page and its
+    /// deltas, as far as a list goes.
     fn scattered(&self) -> usize {
         (PAGE_BYTES / self.delta_bytes + self.count).min(self.sge_max)
     }

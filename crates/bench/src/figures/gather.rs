@@ -1,5 +1,5 @@
-//! Messages of scattered records, sent and received by two processes of ours: for who compares them with another library's, over
-//! memory of the same contents in the same order.
+//! Messages of scattered records, sent and received by two processes of ours: for who compares them
+//! with another library's, over memory of the same contents in the same order.
 
 use super::{
     Over,
@@ -19,8 +19,8 @@ use overside::{
 };
 use std::sync::Arc;
 
-/// Two senders with a receiver and a region each: a receiver's buffers are as long as a message, or as messages that share a
-/// request.
+/// Two senders with a receiver and a region each: a receiver's buffers are as long as a message, or
+/// as messages that share a request.
 pub struct Gather {
     sender: Sender,
     region: Arc<Buffer>,
@@ -39,7 +39,8 @@ pub struct Messages<'a> {
 }
 
 impl Gather {
-    /// Starts both ends over `transport` (as addresses name it), with a region of `region_bytes`, which is a power of two.
+    /// Starts both ends over `transport` (as addresses name it), with a region of `region_bytes`,
+    /// which is a power of two.
     ///
     /// # Errors
     /// There is no such provider; a process or memory could not be had.
@@ -144,8 +145,8 @@ impl Messages<'_> {
     }
 }
 
-/// Records as regions of rows at offsets, one region after another, each planned anew; whole messages share requests, and the
-/// receiver takes them apart.
+/// Records as regions of rows at offsets, one region after another, each planned anew; whole
+/// messages share requests, and the receiver takes them apart.
 struct Declared {
     records: Records,
     message_bytes: u64,

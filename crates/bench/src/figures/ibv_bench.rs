@@ -1,5 +1,5 @@
-//! The rows of ibv-bench, by which the authors of *To Copy or Not to Copy* measured (§5). They have its sizes and names, so that a
-//! run of each over the same card can be laid side by side.
+//! The rows of ibv-bench, by which the authors of *To Copy or Not to Copy* measured (§5). They have
+//! its sizes and names, so that a run of each over the same card can be laid side by side.
 
 use super::{
     Setting,
@@ -13,8 +13,8 @@ use anyhow::{Result, ensure};
 use overside::memory::Buffer;
 use std::sync::Arc;
 
-/// Records packed first and records gathered, to one client, in every length of list that ibv-bench has; over other providers
-/// than an RDMA device in a few of them.
+/// Records packed first and records gathered, to one client, in every length of list that ibv-bench
+/// has; over other providers than an RDMA device in a few of them.
 pub(super) fn measure(
     setting: &Setting<'_>,
     sender: &mut Sender,

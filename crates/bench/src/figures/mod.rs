@@ -1,8 +1,8 @@
 //! The papers' figures for this machine: `overside bench FIGURE`.
 //!
-//! Sender and receivers are processes of their own; sides alternate within one run; what is delivered is checked outside of
-//! the timing; every figure has the limit for copies of equally cold memory beside it, and the papers' own points where their
-//! text states them (`data/papers.json`).
+//! Sender and receivers are processes of their own, and sides alternate within one run. Delivered
+//! bytes are checked outside of the timing. Every figure has the limit for copies of equally cold
+//! memory beside it, and the papers' own points where their text states them (`data/papers.json`).
 
 mod blocks;
 mod charts;
@@ -82,7 +82,8 @@ pub struct Options {
     pub to: Option<String>,
     /// What goes over a network, with [`Options::to`].
     pub network: Network,
-    /// The library that is preloaded into programs for `sockets`; without it there is no such figure.
+    /// The library that is preloaded into programs for `sockets`; without it
+    /// there is no such figure.
     pub library: Option<PathBuf>,
     /// Of `sockets` and `messages`: only what has this in its name.
     pub only: Option<String>,
@@ -90,7 +91,8 @@ pub struct Options {
     pub results: Option<PathBuf>,
     /// Of `regret`: which grid of shapes; 0 is the usual one.
     pub seed: u64,
-    /// Of `durability`, `oltp` and `targets`: in which folder its data lies meanwhile; the current one unless said.
+    /// Of `durability`, `oltp` and `targets`: in which folder its data lies meanwhile; the
+    /// current one unless said.
     pub dir: Option<PathBuf>,
     /// Of `policies`: a trace in addition to those that it makes.
     pub trace: Option<PathBuf>,
@@ -112,13 +114,14 @@ pub use overside_evidence::FIGURES as NAMES;
 
 /// Measures, prints what was found, writes the page.
 ///
-/// Call it from the main thread, which must outlive it: the processes it starts are killed when the thread that started them
-/// ends.
+/// Call it from the main thread, which must outlive it: the processes it starts are killed when the
+/// thread that started them ends.
 ///
 /// # Errors
 ///
-/// There is no such figure, provider or device, or no such choice within the figure; the page cannot be written; a process could not be started or ended early; memory ran out; two ways of sending
-/// delivered different bytes.
+/// There is no such figure, provider or device, or no such choice within the figure. The page
+/// cannot be written, a process could not be started or ended early, or memory ran out. Two ways of
+/// sending delivered different bytes.
 pub fn run(options: &Options) -> Result<Figures> {
     let start = Instant::now();
     let names: Vec<&str> = match options.figure.as_str() {
@@ -213,7 +216,8 @@ fn fits(options: &Options, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Measures one after the other; each is kept at once. What the others took, and take yet, is not lost with one that fails.
+/// Measures one after the other; each is kept at once. What the others took, and take yet, is not
+/// lost with one that fails.
 fn all<'n>(
     names: &[&'n str],
     setting: &Setting<'_>,

@@ -1,4 +1,5 @@
-//! `policies`: what each policy of a node's cache makes of a trace, beside the best that there can be (Belady).
+//! `policies`: what each policy of a node's cache makes of a trace, beside the best
+//! that there can be (Belady).
 //!
 //! Nothing is timed: the same traces give the same numbers on every machine.
 

@@ -177,8 +177,8 @@ impl Receiver {
         Ok(Receiver { rendezvous, endpoint, connected: None, crowded: false, offered: None })
     }
 
-    /// The next command; none when the parent has hung up. The port is polled meanwhile: where a provider does not
-    /// progress by itself, the sender's last requests complete only so.
+    /// The next command; none when the parent has hung up. The port is polled meanwhile: where a
+    /// provider does not progress by itself, the sender's last requests complete only so.
     fn command(&mut self, line: &mut UnixStream) -> Result<Option<Command>> {
         let (mut bytes, mut have, mut done) = ([0; COMMAND_BYTES], 0, Vec::new());
         line.set_nonblocking(true)?;
@@ -222,7 +222,8 @@ impl Receiver {
         Ok(Answer::default())
     }
 
-    /// What may be reached stays as long as its size is asked for: a new one for each connection would pile up.
+    /// What may be reached stays as long as its size is asked for: a new one for each
+    /// connection would pile up.
     fn offer(&mut self, bytes: usize) -> Result<Answer> {
         if self.offered.as_ref().is_none_or(|offered| offered.bytes != bytes) {
             if let Some(old) = self.offered.take() {
@@ -317,8 +318,9 @@ fn take(done: WorkCompletion, ring: &mut Ring, answer: &mut Answer, digest: Opti
     Ok(end)
 }
 
-/// Receive buffers for messages of `message_bytes`: a ring of a mebibyte, or of a quarter where several receivers share a processor's
-/// cache, so that it stays there; not fewer than 4, and no more than a port's depth is good for.
+/// Receive buffers for messages of `message_bytes`: a ring of a mebibyte, or of a quarter where
+/// several receivers share a processor's cache, so that it stays there. Not fewer than 4, and no
+/// more than a port's depth.
 pub fn receives(message_bytes: usize, crowded: bool) -> usize {
     let ring_bytes = if crowded { RING_BYTES / 4 } else { RING_BYTES };
     (ring_bytes / message_bytes.max(64).next_multiple_of(64)).clamp(4, 128)
@@ -326,7 +328,8 @@ pub fn receives(message_bytes: usize, crowded: bool) -> usize {
 
 /// The role under which a process receives.
 pub const ROLE: &str = "figure-receiver";
-/// Immediate data of the message that ends a stretch: as framing it would promise more lengths than a message holds.
+/// Immediate data of the message that ends a stretch: as framing it would promise more
+/// lengths than a message holds.
 pub const END: u32 = u32::MAX;
 const COMMAND_BYTES: usize = 16;
 /// Bits of a command to connect.

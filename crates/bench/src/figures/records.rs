@@ -12,8 +12,8 @@ use overside::{
 };
 use std::{hint::black_box, sync::Arc};
 
-/// A region cut into places of one size, visited in an order in which neighbours lie far apart and every place comes
-/// before any comes again: what is sent was not touched lately.
+/// A region cut into places of one size, visited in an order in which neighbours lie far apart and
+/// every place comes before any comes again: what is sent was not touched lately.
 #[derive(Clone, Debug)]
 pub struct Records {
     region: Arc<Buffer>,
@@ -53,8 +53,8 @@ impl Records {
         &self.region
     }
 
-    /// The same records, beginning with part `part` of `parts`: destinations that each have a part of their own get the same
-    /// whatever the order they are served in.
+    /// The same records, beginning with part `part` of `parts`: destinations that each have a part
+    /// of their own get the same whatever the order they are served in.
     pub fn part(&self, part: usize, parts: usize) -> Records {
         Records { next: self.places / parts.max(1) * part, ..self.clone() }
     }
@@ -96,8 +96,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// As many buffers of `message_bytes` as a receiver has; copies by the kernel that is fastest for `records`, asking for those that come
-    /// next or not.
+    /// As many buffers of `message_bytes` as a receiver has; copies by the kernel that is fastest
+    /// for `records`, asking for those that come next or not.
     ///
     /// # Errors
     /// The memory is not there.
@@ -124,7 +124,8 @@ impl Ring {
         Ok(Ring { slots, kernel: Kernel::Libc, ahead: 0, message_bytes })
     }
 
-    /// Bytes per second at which one processor copies the same records in the same order into the same ring, for `ns`.
+    /// Bytes per second at which one processor copies the same records in the same order into
+    /// the same ring, for `ns`.
     pub fn limit(&mut self, records: &mut Records, per_message: usize, ns: u64) -> f64 {
         let size = records.record_bytes();
         let region = records.memory().clone();
@@ -168,8 +169,8 @@ impl Copying {
         Ok(Copying { ring: Ring::empty(message_bytes)?, at: 0, chosen: false })
     }
 
-    /// Bytes per second at which one processor copies `memory` piece by piece, going on where it stopped, for `ns`; by the
-    /// kernel that was fastest at first.
+    /// Bytes per second at which one processor copies `memory` piece by piece, going on where it
+    /// stopped, for `ns`; by the kernel that was fastest at first.
     pub fn limit(&mut self, memory: &[u8], ns: u64) -> f64 {
         if !self.chosen {
             self.chosen = true;

@@ -1,5 +1,5 @@
-//! `regret`: on shapes that calibration never saw, how far the planner's choice falls behind the best fixed strategy known
-//! afterwards.
+//! `regret`: on shapes that calibration never saw, how far the planner's choice falls behind the
+//! best fixed strategy known afterwards.
 
 mod apart;
 mod cells;
@@ -38,19 +38,24 @@ struct Outcome {
     shape: String,
     bytes: u64,
     fragments: u64,
-    /// How much of the best strategy's rate was lost, 0 to 1, in rounds after those in which the best was chosen.
+    /// How much of the best strategy's rate was lost, 0 to 1, in rounds after those in
+    /// which the best was chosen.
     regret: f64,
-    /// The planner's choice is that best strategy; `lost` then shows what two stretches of one strategy differ by.
+    /// The planner's choice is that best strategy; `lost` then shows what two stretches
+    /// of one strategy differ by.
     same_as_best: bool,
-    /// What was lost, below 0 where auto is ahead of every rival: the lower end of its 95 % interval, the median, the upper end.
+    /// What was lost, below 0 where auto is ahead of every rival: the lower end of its 95 %
+    /// interval, the median, the upper end.
     lost: [f64; 3],
-    /// The same when every message is planned anew while time runs, instead of once when its region is declared.
+    /// The same when every message is planned anew while time runs, instead of once
+    /// when its region is declared.
     regret_planned_anew: f64,
     /// What the planner chose, with its prices.
     plan: String,
     /// The best fixed strategy.
     best: String,
-    /// How long a cache line took to come from the receiver's processor before, where that is known.
+    /// How long a cache line took to come from the receiver's processor
+    /// before, where that is known.
     line_ns: Option<f64>,
     /// Bytes per second of auto and of the best.
     bytes_per_s: [f64; 2],
@@ -150,7 +155,8 @@ fn one(bench: &Bench<'_>, sender: &mut Sender, cell: &Cell) -> Result<Outcome> {
     Ok(outcome(cell, &shapes[0], &kinds, &Seen { first: &chosen_in, again: &again, best, line_ns }))
 }
 
-/// The different ways in which strategies send a cell: those that come to the same are measured once.
+/// The different ways in which strategies send a cell: those that come to
+/// the same are measured once.
 struct Kinds {
     /// Those of the rivals, then the planner's if none of them has it.
     plans: Vec<ViewPlan>,
@@ -198,8 +204,8 @@ fn best_rival(rates: &[Vec<f64>]) -> usize {
     (0..rates.len()).max_by(|a, b| median(*a).total_cmp(&median(*b))).unwrap_or(0)
 }
 
-/// A stretch in which no other program had a processor of ours, if there is one in a few attempts: differences of some
-/// hundredths do not show beside that.
+/// A stretch in which no other program had a processor of ours, if there is one in a few attempts:
+/// differences of some hundredths do not show beside that.
 fn undisturbed(sender: &mut Sender, side: &mut Strategy<'_>) -> Result<Sample> {
     let mut best: Option<Sample> = None;
     for _ in 0..ATTEMPTS {

@@ -1,6 +1,7 @@
-//! The other ends of a figure on another host. There `overside bench receive` waits; for each other end that a figure asks
-//! for it starts a process, which connects back to the figure's own listener. What that process is told, and what it answers,
-//! goes over a channel between both hosts, which proves the key as every connection does.
+//! The other ends of a figure on another host. There `overside bench receive` waits; for each other
+//! end that a figure asks for it starts a process, which connects back to the figure's own
+//! listener. What that process is told, and what it answers, goes over a channel between both
+//! hosts, which proves the key as every connection does.
 
 use super::{messages, receiver};
 use crate::{process::Process, rendezvous::Rendezvous};
@@ -79,7 +80,8 @@ impl Host {
     }
 }
 
-/// The other end of what is measured: a process that connects to where it is told to. As text it is what one host asks another for.
+/// The other end of what is measured: a process that connects to where it is told to. As text it is
+/// what one host asks another for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OtherEnd {
     /// A receiver.
@@ -153,7 +155,8 @@ fn beyond(address: &Address) -> Result<()> {
     Ok(())
 }
 
-/// Starts the other ends of figures of other hosts, as they ask for them, until the process is ended. `told` hears each address.
+/// Starts the other ends of figures of other hosts, as they ask for them, until the process is
+/// ended. `told` hears each address.
 ///
 /// Call it from the main thread, which must outlive it.
 ///

@@ -1,4 +1,5 @@
-//! Full runs as files that are committed: `DIR/MACHINE/DATE-COMMIT/FIGURE.json`, which the house rules judge again.
+//! Full runs as files that are committed: `DIR/MACHINE/DATE-COMMIT/FIGURE.json`, which the
+//! house rules judge again.
 
 use super::Figure;
 use crate::report::Machine;
@@ -38,8 +39,8 @@ impl Keep {
         Ok(Keep { folder: folder.to_owned(), commit, date: today(), own: None })
     }
 
-    /// Writes a figure's file as soon as it is measured: what comes after may fail. The folder it is in. A second run of a
-    /// day and commit has one of its own.
+    /// Writes a figure's file as soon as it is measured: what comes after may fail. The folder it
+    /// is in. A second run of a day and commit has one of its own.
     ///
     /// # Errors
     /// The folder or the file cannot be written.
@@ -109,7 +110,8 @@ fn today() -> String {
     date(seconds / 86_400)
 }
 
-/// The day so many days after 1970-01-01. Years are counted from March, so that a leap day ends one.
+/// The day so many days after 1970-01-01. Years are counted from March, so
+/// that a leap day ends one.
 fn date(days: u64) -> String {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

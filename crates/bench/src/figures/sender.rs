@@ -101,7 +101,8 @@ pub struct Sample {
     pub receiver_ns: u64,
     /// Of it, polling for nothing.
     pub receiver_poll_ns: u64,
-    /// Time in which a process of either side was ready to run and another program had its processor.
+    /// Time in which a process of either side was ready to run and another
+    /// program had its processor.
     pub crowded_ns: u64,
 }
 
@@ -232,9 +233,10 @@ impl Sender {
         (self.endpoint.provider(), self.endpoint.domain())
     }
 
-    /// Connects the first `count` receivers anew, each with a ring of receive buffers of `message_bytes`. They share
-    /// `buffers` transmit buffers, which come back when a later request of their queue pair is reported: with many queue
-    /// pairs, reports must come often, or the pool is empty before the first of them does.
+    /// Connects the first `count` receivers anew, each with a ring of receive buffers of
+    /// `message_bytes`. They share `buffers` transmit buffers, which come back when a later request
+    /// of their queue pair is reported. With many queue pairs reports must come often, or the pool
+    /// is empty before the first report.
     ///
     /// # Errors
     /// A receiver has ended or does not connect.
@@ -242,8 +244,8 @@ impl Sender {
         self.connect_to(count, message_bytes, buffers, false)
     }
 
-    /// As [`connect`](Self::connect), to clients that have stalled: they post no receive before [`stalled`](Self::stalled) has
-    /// them go on.
+    /// As [`connect`](Self::connect), to clients that have stalled: they post no receive before
+    /// [`stalled`](Self::stalled) has them go on.
     ///
     /// # Errors
     /// As there.
@@ -266,7 +268,8 @@ impl Sender {
         Ok(())
     }
 
-    /// How long a cache line took to come from the processor of destination `to`, if that is known; measured anew by what follows.
+    /// How long a cache line took to come from the processor of destination `to`, if that is known;
+    /// measured anew by what follows.
     pub fn line_ns(&mut self, to: usize) -> Option<f64> {
         self.endpoint.queue().line_ns(*self.pairs.get(to)?)
     }
@@ -285,8 +288,8 @@ impl Sender {
         self.answer(at)
     }
 
-    /// One stretch: sends what `side` gives, and waits until all of it has arrived. Receivers keep a digest of what
-    /// arrives if `check` (it costs them time: nothing that is checked is timed).
+    /// One stretch: sends what `side` gives, and waits until all of it has arrived. Receivers keep
+    /// a digest of what arrives if `check` (it costs them time: nothing that is checked is timed).
     ///
     /// # Errors
     /// A request was refused, failed, or a receiver has ended.
@@ -296,11 +299,12 @@ impl Sender {
         self.end(begun, sent, &mut |done| side.completed(done))
     }
 
-    /// Posts `requests`, one list a destination, to clients that have stalled; what `meanwhile` finds; then lets them go on
-    /// until all of it has arrived, and says what each got.
+    /// Posts `requests`, one list a destination, to clients that have stalled; what `meanwhile`
+    /// finds; then lets them go on until all of it has arrived, and says what each got.
     ///
     /// # Errors
-    /// A request was refused, completed though its receiver had stalled, or did not when it went on.
+    /// A request was refused, completed though its receiver had stalled, or
+    /// did not when it went on.
     pub fn stalled<T>(
         &mut self,
         requests: Vec<VecDeque<WorkRequest>>,
@@ -323,8 +327,8 @@ impl Sender {
         Ok((found, answers))
     }
 
-    /// Sends to the first destination what `next` gives, each after the one before has completed, for so long. Returns the median
-    /// of the nanoseconds from a post to its completion.
+    /// Sends to the first destination what `next` gives, each after the one before has completed,
+    /// for so long. Returns the median of the nanoseconds from a post to its completion.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -467,7 +471,8 @@ impl Sender {
         }
     }
 
-    /// How long all processes have waited for a processor; nothing where the kernel keeps no such account.
+    /// How long all processes have waited for a processor; nothing where the
+    /// kernel keeps no such account.
     fn crowded(&self) -> u64 {
         let receivers = self.receivers.iter().filter_map(pid);
         receivers.chain([std::process::id()]).map(crowded_ns).sum()

@@ -1,5 +1,5 @@
-//! `transmit`: records packed first (copy-out), gathered from where they lie (zero-copy), or as the planner chooses, by
-//! record size and records a send (to-copy figures 3, 4 and 5).
+//! `transmit`: records packed first (copy-out), gathered from where they lie (zero-copy), or as the
+//! planner chooses, by record size and records a send (to-copy figures 3, 4 and 5).
 
 use super::{
     Setting,

@@ -153,8 +153,8 @@ fn one(
     Ok(())
 }
 
-/// The first requests, which warm caches as well. A SEND brings its records in their order, a READ what lies there. What a
-/// WRITE leaves in the window cannot be read back.
+/// The first requests, which warm caches as well. A SEND brings its records in their order, a READ
+/// what lies there. What a WRITE leaves in the window cannot be read back.
 fn check(sender: &mut Sender, side: &mut Verb) -> Result<()> {
     let (mut wanted, mut records) = (Digest::default(), side.records.clone());
     side.checks = true;

@@ -159,8 +159,8 @@ impl Chunks {
         all.bytes as f64 * 1e9 / ns as f64
     }
 
-    /// `passes` passes over the chunks where they lie, without a copy: bytes of rows per second. Other
-    /// processes can map that memory as well, but nobody else works on it.
+    /// `passes` passes over the chunks where they lie, without a copy: bytes of rows per second.
+    /// Other processes can map that memory as well, but nobody else works on it.
     pub fn in_place(&self, passes: usize) -> f64 {
         let chunks = self.source.chunks(self.chunk_bytes());
         let start = now_ns();

@@ -1,9 +1,9 @@
 //! What this machine can do at most: the yardsticks that stand beside every figure.
 //!
 //! Copies: the best of several kernels, page-aligned, from the same kind of memory as a table's
-//! pages lie in, once as one large copy and once in chunks of a page into a ring that stays in the
-//! cache, with a consumer that reads what a scan's consumer reads ([`Chunks`]). Latency: two
-//! threads that spin on two cache lines ([`ping_pong`]).
+//! pages lie in. Once as one large copy, and once in chunks of a page into a ring that stays in the
+//! cache, with a consumer that reads the same bytes as a scan's ([`Chunks`]). Latency: two threads
+//! that spin on two cache lines ([`ping_pong`]).
 
 mod copies;
 mod latency;

@@ -31,8 +31,9 @@ impl Touched {
 
 /// Reads a byte of each cache line that `bytes` lies in, and its last byte.
 ///
-/// Two lines a turn, the second without a branch: where rows end now before and now after the end of a line, a turn for each line costs
-/// a branch that nobody can foresee, which takes longer than reading the row does.
+/// Two lines a turn, the second without a branch. Where rows end now before and now after the end
+/// of a line, a turn for each line costs a branch that no processor predicts, and a miss takes
+/// longer than reading the row.
 #[inline]
 pub fn touch(bytes: &[u8]) -> u64 {
     let mut sum = bytes.last().map_or(0, |byte| u64::from(*byte));

@@ -1,5 +1,5 @@
-//! Rows in as few bytes as hold them: a third of what they take in the table, so that a large table's
-//! rows can be told again without a second copy of it.
+//! Rows in as few bytes as hold them: a third of what they take in the table, so that a large
+//! table's rows can be told again without a second copy of it.
 //!
 //! A row is [`FIXED_BYTES`] of numbers at the width that TPC-H's values need, and its comment. The
 //! other strings are few and become codes; version and checksum follow from the rest.

@@ -1,8 +1,8 @@
 //! Rows one after another in one run of bytes: what a hand-written program would keep and send.
 //!
-//! A row is its length (u32, itself not counted), the fixed columns in little-endian at full width
-//! (decimals in 16 bytes, as the table has them), the end of each string (u32, from the start of
-//! the strings) and the strings.
+//! A row is its length (u32, itself not counted), the fixed columns, the end of each string (u32,
+//! from the start of the strings) and the strings. Fixed columns are little-endian at full width,
+//! decimals in 16 bytes, as the table has them.
 
 use super::{Row, Rows};
 

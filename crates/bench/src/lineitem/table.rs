@@ -1,4 +1,5 @@
-//! Rows as a table's rows: the schema that a database administrator would choose, and both ways between.
+//! Rows as a table's rows: the schema that a database administrator would
+//! choose, and both ways between.
 
 use super::{COLUMNS, KEY, Row};
 use overside::table::{

@@ -3,7 +3,8 @@
 
 use super::Row;
 
-/// `base`, which is row `index` as generated, as its `version`-th write leaves it, from the second on.
+/// `base`, which is row `index` as generated, as its `version`-th write
+/// leaves it, from the second on.
 pub(crate) fn changed<'a>(base: Row<'a>, index: usize, version: i64, comment: &'a str) -> Row<'a> {
     let random = mix(index as u64, version as u64);
     let mut row = Row {

@@ -1,9 +1,11 @@
 //! CPU time of this process and of others, in nanoseconds.
 //!
-//! Of this process: `CLOCK_PROCESS_CPUTIME_ID`. Of another one: the sum over its threads of `/proc/PID/task/TID/schedstat`,
-//! which is the same account; a thread that is running just now is up to one tick (4 ms) behind, a sleeping one is exact, and a
-//! thread that has ended is no longer counted. The split into user and system comes from `/proc/PID/stat`, whose ticks are
-//! 10 ms and sampled: good for a share over a whole run, useless for one scan, hence a type of its own ([`Split`]).
+//! Of this process: `CLOCK_PROCESS_CPUTIME_ID`. Of another one: the sum over its threads of
+//! `/proc/PID/task/TID/schedstat`, which is the same account. A thread that is running just
+//! now is up to one tick (4 ms) behind, and a sleeping one is exact. A thread that has ended
+//! is no longer counted. The split into user and system comes from `/proc/PID/stat`, whose
+//! ticks are 10 ms and sampled: good for a share over a whole run, useless for one scan,
+//! hence a type of its own ([`Split`]).
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{fmt::Display, fs, ops::Sub};
@@ -92,7 +94,8 @@ impl Split {
         if all == 0 { 0.0 } else { self.system as f64 / all as f64 }
     }
 
-    /// The command in field 2 may contain anything, blanks and parentheses included: fields count from its last parenthesis.
+    /// The command in field 2 may contain anything, blanks and parentheses included: fields count
+    /// from its last parenthesis.
     fn parse(stat: &str) -> Option<Split> {
         let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(11);
         Some(Split { user: fields.next()?.parse().ok()?, system: fields.next()?.parse().ok()? })

@@ -19,15 +19,16 @@ impl HostTime {
         HostTime::parse(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or_default()
     }
 
-    /// The share of the cores' time since `before`, 0 to 1, that neither idled nor went to processes that used `own`
-    /// ticks: other programs and the hypervisor.
+    /// The share of the cores' time since `before`, 0 to 1, that neither idled nor went to
+    /// processes that used `own` ticks: other programs and the hypervisor.
     pub fn others_share(self, before: HostTime, own: u64) -> f64 {
         let all = self.all.saturating_sub(before.all);
         let taken = (self.busy + self.stolen).saturating_sub(before.busy + before.stolen);
         if all == 0 { 0.0 } else { taken.saturating_sub(own) as f64 / all as f64 }
     }
 
-    /// The first line: user, nice, system, idle, waiting, interrupts twice, stolen, and guests, which user has already.
+    /// The first line: user, nice, system, idle, waiting, interrupts twice, stolen, and
+    /// guests, which user has already.
     fn parse(stat: &str) -> Option<HostTime> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();

@@ -1,9 +1,10 @@
 //! Measuring that survives a noisy machine.
 //!
-//! Sides are alternated within one run ([`alternate`]), summarised by median and quartiles ([`Spread`]) and compared in
-//! pairs of the same round ([`Ratio`]), so that drift of the machine hits both alike. "The best of several" is chosen in
-//! rounds other than those it is compared in ([`best_of`]): picking the luckiest and comparing against its luck would
-//! flatter it. CPU time is nanoseconds of the scheduler's account ([`Cpu`]), never a sampled percentage.
+//! Sides are alternated within one run ([`alternate`]), summarised by median and quartiles
+//! ([`Spread`]) and compared in pairs of the same round ([`Ratio`]), so that drift of the machine
+//! hits both alike. "The best of several" is chosen in rounds other than those it is compared in
+//! ([`best_of`]): picking the luckiest and comparing against its luck would flatter it. CPU time is
+//! nanoseconds of the scheduler's account ([`Cpu`]), never a sampled percentage.
 
 mod cpu;
 mod host;

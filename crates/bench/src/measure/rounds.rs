@@ -1,7 +1,7 @@
 //! Alternating the sides of a comparison.
 
-/// The order in which `sides` run in `round`: rotated by one each round, and backwards every other time round, so that no side
-/// always runs first, and none always runs after the same neighbour.
+/// The order in which `sides` run in `round`: rotated by one each round, and backwards every other
+/// time round, so that no side always runs first, and none always runs after the same neighbour.
 pub fn rotation(sides: usize, round: usize) -> impl Iterator<Item = usize> {
     let backwards = sides > 0 && (round / sides) % 2 == 1;
     (0..sides).map(move |step| {
@@ -10,7 +10,8 @@ pub fn rotation(sides: usize, round: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Runs every side once a round, for `rounds` rounds, and returns the samples by side, each in the order of the rounds.
+/// Runs every side once a round, for `rounds` rounds, and returns the samples by side, each in
+/// the order of the rounds.
 ///
 /// # Errors
 ///

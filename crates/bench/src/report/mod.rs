@@ -1,5 +1,5 @@
-//! What was measured, as data ([`Report`]), as a table for the terminal ([`text`]) and as a page that reads like one of the
-//! paper ([`html`]): self-contained, nothing loaded from elsewhere.
+//! What was measured, as data ([`Report`]), as a table for the terminal ([`text`]) and as a page
+//! that reads like one of the paper ([`html`]): self-contained, nothing loaded from elsewhere.
 
 mod figures;
 mod machine;

@@ -32,9 +32,11 @@ pub struct Report {
     pub prices: Vec<Prices>,
     /// Bars and whether they are met.
     pub bars: Vec<Bar>,
-    /// The kernel's share of the CPU time during the quiet rounds: of the server's and of the client's.
+    /// The kernel's share of the CPU time during the quiet rounds: of the
+    /// server's and of the client's.
     pub kernel_share: [f64; 2],
-    /// The share of the cores' time that went to other programs and the hypervisor meanwhile, 0 to 1.
+    /// The share of the cores' time that went to other programs and the hypervisor meanwhile,
+    /// 0 to 1.
     pub others_share: f64,
     /// What was verified.
     pub verification: Verification,

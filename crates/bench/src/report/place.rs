@@ -1,10 +1,12 @@
-//! Where the page is written; whether it can be is asked before minutes are spent on what it is to say.
+//! Where the page is written; whether it can be is asked before minutes are
+//! spent on what it is to say.
 
 use anyhow::{Context, Result};
 use overside_disk::AtomicFile;
 use std::{io::Write, path::Path};
 
-/// An error if no file can be written there. Nothing is left that was not there before, and what was there stays as it is.
+/// An error if no file can be written there. Nothing is left that was not there before, and what
+/// was there stays as it is.
 pub fn writable(page: &Path) -> Result<()> {
     AtomicFile::create(page).map(drop).with_context(|| refused(page))
 }

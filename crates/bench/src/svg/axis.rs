@@ -50,7 +50,8 @@ impl Axis {
         }
     }
 
-    /// From a tick below the least value, so that its bar is seen, to one at or above the largest, of 1, 2 and 5.
+    /// From a tick below the least value, so that its bar is seen, to one at or above
+    /// the largest, of 1, 2 and 5.
     fn log(low: f64, high: f64) -> Axis {
         let first = (low * SEEN).log10().floor() as i32;
         let last = high.log10().ceil() as i32;

@@ -56,7 +56,8 @@ impl Canvas {
         ));
     }
 
-    /// An entry of a legend: a square for a series, a dashed line for a limit, a diamond for others' points.
+    /// An entry of a legend: a square for a series, a dashed line for a limit, a
+    /// diamond for others' points.
     pub(super) fn key(&mut self, class: &str, at: (f64, f64), name: &str) {
         match class.as_bytes().first() {
             Some(b'l') => {
@@ -123,8 +124,8 @@ impl Anchor {
     }
 }
 
-/// How wide a text of the charts' size is at most, in user units: as wide as the widest of the fonts that a page asks for makes
-/// it, so that nothing runs into its neighbour whichever of them there is.
+/// How wide a text of the charts' size is at most, in user units: its width in the widest of the
+/// fonts that a page asks for. So no text runs into its neighbour, whichever font there is.
 pub(super) fn width(text: &str) -> f64 {
     let em = |letter: char| match letter {
         'i' | 'j' | 'l' | '\'' | '|' => 0.28,

@@ -110,7 +110,8 @@ impl Curves {
         placed
     }
 
-    /// Ticks of the lower axis: places that have points, as many as can be read, or round numbers where there are many.
+    /// Ticks of the lower axis: places that have points, as many as can be read, or round
+    /// numbers where there are many.
     fn places(&self, canvas: &mut Canvas, frame: &Frame, x: &dyn Fn(f64) -> f64) {
         let mut places: Vec<f64> = self.curves.iter().flat_map(|c| c.points.iter().map(|(at, _)| *at)).collect();
         places.sort_by(f64::total_cmp);

@@ -1,11 +1,11 @@
 //! The contract of a scan, checked row by row against the stamped log of updates.
 //!
-//! A scan is no snapshot. What it owes is: every row that was present throughout comes exactly
-//! once, in key order; each returned row is whole (never half of one version and half of another);
-//! and its version was current at some moment between the scan's start and its end. The updating
-//! process stamps every write before and after with the host's monotonic clock ([`Write`]), so for
-//! each version there is an interval outside of which it was surely not current ([`History`]), and
-//! [`check`] holds what a scan returned ([`Seen`]) against it.
+//! A scan is no snapshot. It owes three things. Every row that was present throughout comes exactly
+//! once, in key order. Each returned row is whole, never half of one version and half of another.
+//! And its version was current at some moment between the scan's start and its end. The updating
+//! process stamps every write before and after with the host's monotonic clock ([`Write`]). So for
+//! each version there is an interval outside of which it was surely not current ([`History`]).
+//! [`check`] compares a scan's rows ([`Seen`]) with it.
 //!
 //! Nothing here runs while time is taken.
 

@@ -1,4 +1,5 @@
-//! The checks behind the fuzz targets. `tests/corpus.rs` of the crate replays the corpus through the same functions.
+//! The checks behind the fuzz targets. `tests/corpus.rs` of the crate replays the corpus
+//! through the same functions.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +18,8 @@ pub type Check = fn(&[u8]) -> bool;
 /// Every target, by the name of its binary and of its folder in `corpus/`.
 pub const TARGETS: [(&str, Check); 4] = [("adopt", adopt), ("delta", delta), ("leaf", leaf), ("walk", walk)];
 
-/// A leaf page: every accessor answers inside the page, for rows that are there and for rows that are not.
+/// A leaf page: every accessor answers inside the page, for rows that are there
+/// and for rows that are not.
 pub fn leaf(data: &[u8]) -> bool {
     let Ok(leaf) = Leaf::parse(data) else { return false };
     let page = leaf.bytes();
@@ -64,7 +66,8 @@ pub fn delta(data: &[u8]) -> bool {
     true
 }
 
-/// Leaves that were written down: refused, or a tree whose rows are in order, can be found, replaced and deleted.
+/// Leaves that were written down: refused, or a tree whose rows are in order, can be
+/// found, replaced and deleted.
 pub fn adopt(data: &[u8]) -> bool {
     let arena = Arc::new(HeapArena::with_chunks(1 << 20, 8).expect("address space"));
     let adoption = Tree::adopt(arena, ADOPTED, &SystemWaits, None).expect("options within the limits");
@@ -90,7 +93,8 @@ pub fn adopt(data: &[u8]) -> bool {
     taken > 0
 }
 
-/// Memory that a peer reads by itself: its walk comes to an end, or to an error, and gives no key twice.
+/// Memory that a peer reads by itself: its walk comes to an end, or to an
+/// error, and gives no key twice.
 pub fn walk(data: &[u8]) -> bool {
     let (mut left, mut memory) = (data, Memory { pieces: BTreeMap::new(), reads: 0 });
     let Some(blocks) = (0..3).map(|_| number(&mut left).map(|at| Some(64 * at as u64))).collect() else { return false };
@@ -158,7 +162,8 @@ impl Reads for Memory<'_> {
     }
 }
 
-/// A leaf in an input: base page, first row, end of the rows, deltas, extents. Lengths come first, in two bytes.
+/// A leaf in an input: base page, first row, end of the rows, deltas, extents. Lengths
+/// come first, in two bytes.
 #[allow(clippy::type_complexity)]
 fn next_leaf<'a>(left: &mut &'a [u8]) -> Option<(&'a [u8], Range<usize>, Vec<&'a [u8]>, Vec<&'a [u8]>)> {
     let base = piece(left)?;

@@ -1,4 +1,5 @@
-//! Writes a small corpus: pages from the builder, and pages and records of trees as they lie in the arena.
+//! Writes a small corpus: pages from the builder, and pages and records of trees
+//! as they lie in the arena.
 
 use std::fs;
 use std::ops::Bound;
@@ -55,7 +56,8 @@ impl SegmentObserver for Mapped {
     fn decommitted(&self, _: SegmentId) {}
 }
 
-/// The memory of open trees: small, with chains, of long values, and of one that has split and merged.
+/// The memory of open trees: small, with chains, of long values, and of one
+/// that has split and merged.
 fn walked() -> [Vec<u8>; 3] {
     let open = |fill: &dyn Fn(&Tree)| {
         let mapped = Arc::new(Mapped::default());
@@ -118,7 +120,8 @@ fn built(keys: impl Iterator<Item = Vec<u8>>, prefix_len: usize, rest: usize) ->
     builder.finish()
 }
 
-/// The first page of a tree with rests, one of them too large for a page, and of one that has split, each with a chain.
+/// The first page of a tree with rests, one of them too large for a page, and of one that has
+/// split, each with a chain.
 fn trees() -> [PinnedPage; 2] {
     let tree = |page_bytes| {
         let arena = Arc::new(HeapArena::new(16 << 20).expect("address space"));

@@ -24,7 +24,7 @@ use crate::{Outcome, Stop, ended};
 /// The shortest device that the suite takes, in bytes.
 pub const DEVICE_BYTES_MIN: u64 = 1 << 20;
 
-/// What the suite needs of whoever tests a device.
+/// What the suite needs of the crate that tests a device.
 pub trait DeviceHarness: Send + Sync {
     /// A new device: nothing was ever written, and it may be written.
     fn open(&self) -> Box<dyn Device>;

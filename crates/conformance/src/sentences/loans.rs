@@ -189,7 +189,7 @@ pub(super) fn r#return(harness: &dyn Harness) -> Result<(), Stop> {
     wakes(harness)
 }
 
-/// Whoever sleeps until a loan ends is woken.
+/// A port that sleeps until a loan ends is woken.
 fn wakes(harness: &dyn Harness) -> Result<(), Stop> {
     for at_half in [false, true] {
         let mut pair = Pair::with(harness, PortOptions { wake_at_half: at_half, ..PortOptions::default() })?;
@@ -239,8 +239,8 @@ fn by_few(harness: &dyn Harness) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Less than half, and the peer does no more: whoever waits with a timeout has the report of it
-/// after that.
+/// Less than half, and the peer does no more: a waiter with a timeout has the
+/// report of it after that.
 fn by_timeout(harness: &dyn Harness) -> Result<(), Stop> {
     let mut pair = Pair::with(harness, PortOptions { wake_at_half: true, ..PortOptions::default() })?;
     let (from, to) = (pair.a.area(1 << 16)?, pair.b.area(1 << 16)?);

@@ -184,9 +184,9 @@ const fn delta(claim: &'static str, parts: &'static [Part]) -> Rule {
 }
 
 /// What consolidations cost an update at d = 4, over all work for a page that is sent after an
-/// update. It lies between two bounds, and the reading's interval covers both: what chains of 16
-/// spare of the work and of the consolidations, which is too little, for they take longer to
-/// search; and all of the update.
+/// update. It lies between two bounds, and the reading's interval covers both. The lower is what
+/// chains of 16 spare of the work and of the consolidations: too little, since they take longer to
+/// search. The upper is all of the update.
 fn consolidation(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let each = |series, x| figure.place(series, x, None)?.values(figure, WorkEach);
     let counted = |x| figure.place("consolidations an update", x, None)?.values(figure, Recorded);

@@ -43,8 +43,8 @@ fn read(name: &str, data: &[u8]) -> bool {
     taken.is_some()
 }
 
-/// What reading a file may take at most: what is held of it, what is decoded of it for a batch, the batch, and what its outline
-/// becomes in memory.
+/// What reading a file may take at most: what is held of it, what is decoded of it for a batch, the
+/// batch, and what its outline becomes in memory.
 pub fn peak_max(file_bytes: usize) -> usize {
     3 * BATCH_BYTES_MAX + file_bytes * OUTLINE
 }

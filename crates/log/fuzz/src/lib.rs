@@ -1,7 +1,8 @@
-//! The checks behind the fuzz targets. `tests/corpus.rs` of the crate replays the corpus through the same functions.
+//! The checks behind the fuzz targets. `tests/corpus.rs` of the crate replays the corpus
+//! through the same functions.
 //!
-//! A checksum keeps chance out and nobody else. So each input is taken as it is, and once more with the checksums that it
-//! should have.
+//! A checksum keeps chance out and nobody else. So each input is taken as it is, and once more with
+//! the checksums that it should have.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +11,8 @@ use overside_log::format::{
 };
 use overside_log::{Change, Manifest, Page, Record, Records, Table};
 
-/// Takes an input: panics where a parser broke a promise, answers whether the parser accepted it as it is.
+/// Takes an input: panics where a parser broke a promise, answers whether the
+/// parser accepted it as it is.
 pub type Check = fn(&[u8]) -> bool;
 
 /// Every target, by the name of its binary and of its folder in `corpus/`.

@@ -36,7 +36,7 @@ pub struct Manifest {
 pub struct Table {
     /// Its number.
     pub number: u32,
-    /// Its name, schema and options, in the form of whoever owns tables.
+    /// Its name, schema and options, in the form of the crate that owns tables.
     pub options: Vec<u8>,
     /// The file of its pages.
     pub file: u64,

@@ -186,7 +186,7 @@ impl PagesReader {
     }
 }
 
-/// A file and its length, after whoever wrote it has let go of it.
+/// A file and its length, after its writer has let go of it.
 fn open(disk: &mut dyn Disk, name: &str, deadline: Duration) -> Result<(FileId, u64), Refusal> {
     let full = disk.path().join(name).display().to_string();
     let opening = || Refusal::io(format!("opening {full}"));

@@ -135,7 +135,7 @@ impl<'a> Bits<'a> {
         self.take_by(most, buffer, lowest)
     }
 
-    /// As [`take`](Self::take), with the instructions of whoever this becomes a part of; `lowest`
+    /// As [`take`](Self::take), with the instructions of the function that inlines this; `lowest`
     /// keeps so many of the set bits, fewer than there are.
     #[inline(always)]
     pub(super) fn take_by<'b>(

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use super::kernel::PackKernel;
 use crate::MemoryError;
 
-/// Packs the rows of several regions over the same columns, each into a buffer of its own, and
-/// reads each line of the columns once, whoever wants something of it (d-rdma §4.1 DR-M32, §6
+/// Packs the rows of several regions over the same columns, each into a buffer of its own. It reads
+/// each line of the columns once, for all regions that want bytes of it (d-rdma §4.1 DR-M32, §6
 /// DR-M59). What a row costs hardly depends on how many destinations there are.
 #[derive(Debug)]
 pub struct Dealer<'a> {

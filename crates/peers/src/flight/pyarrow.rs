@@ -1,9 +1,9 @@
 //! pyarrow's Flight: C++ at both ends, each a Python process of its own that does nothing else.
 //!
-//! Server and client are [`SCRIPT`], run by a Python with pyarrow and numpy (`pip install pyarrow
-//! numpy`). The server takes the batches from our Flight server and serves them; the client takes
-//! them all once or for a while, reads a byte of each cache line of each buffer as every side's
-//! consumer does, and says how long that took.
+//! Server and client are [`SCRIPT`], run by a Python with pyarrow and numpy
+//! (`pip install pyarrow numpy`). The server takes the batches from our Flight server and serves
+//! them. The client takes them all once or for a while, reads a byte of each cache line of each
+//! buffer as every side's consumer does, and says how long that took.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! What changes a member: the program's `epoll_ctl`, and its connection's way into the rings and back.
+//! What changes a member: the program's `epoll_ctl`, and its connection's way
+//! into the rings and back.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -165,8 +166,8 @@ pub(crate) fn closing_range(first: u32, last: u32) {
     }
 }
 
-/// A descriptor is about to be closed. Under another one the kernel would go on with the tag, so such a connection goes back
-/// first; and then nothing is known of it here.
+/// A descriptor is about to be closed. Under another one the kernel would go on with the tag, so
+/// such a connection goes back first; and then nothing is known of it here.
 pub(crate) fn closing(fd: c_int) {
     if !member::has_any(fd) || !errno::kept(table::is_ours) {
         return;

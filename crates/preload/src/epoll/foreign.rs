@@ -15,7 +15,8 @@ pub(crate) fn alias(fd: c_int, new: c_int) {
     }
 }
 
-/// Somebody who knows nothing of tags may wait for this set, or get its events: what it has goes back to the kernel.
+/// Somebody who knows nothing of tags may wait for this set, or get its events: what it has
+/// goes back to the kernel.
 pub(crate) fn make_foreign(fd: c_int, reason: &'static str) {
     let Some(set) = sets::find(fd) else { return };
     if !set.become_foreign() {

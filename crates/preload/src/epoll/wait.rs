@@ -75,7 +75,8 @@ pub(crate) fn wait(
     catch.sleep(limit, deadline, mask)
 }
 
-/// A number for this wait, and whether the kernel is to be asked first because it has not been asked for some time.
+/// A number for this wait, and whether the kernel is to be asked first because it has not
+/// been asked for some time.
 fn begin(set: &'static Set) -> Option<(u64, bool)> {
     if set::MISSED.swap(false, Ordering::SeqCst) {
         set::look_everywhere();
@@ -196,7 +197,8 @@ impl Catch<'_> {
         unsafe { real::epoll_pwait(self.fd, at, len, ms, mask) }
     }
 
-    /// Looks at those that may have something. With `arm`, those that have nothing are left so that a wake byte announces them.
+    /// Looks at those that may have something. With `arm`, those that have nothing are left so that
+    /// a wake byte announces them.
     fn pass(&mut self, arm: bool) -> Pass {
         let mut pass = Pass { looked: 0, brief: false };
         let set = self.set;
@@ -399,7 +401,8 @@ fn spin(set: &'static Set) -> bool {
 
 /// Reported whether wanted or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-/// Looks that find nothing before a member is left until a wake byte announces it: about what a wake byte costs.
+/// Looks that find nothing before a member is left until a wake byte announces it:
+/// about what a wake byte costs.
 const FRUITLESS: u8 = 32;
 /// Waits that may end without asking the kernel.
 const WITHOUT_KERNEL: u8 = 8;

@@ -1,4 +1,5 @@
-//! A stack of its own for a section, which is left where it stands, without unwinding: millions of sections are.
+//! A stack of its own for a section, which is left where it stands, without unwinding:
+//! millions of sections are.
 
 use std::cell::UnsafeCell;
 

@@ -258,7 +258,7 @@ pub(crate) fn break_off(fd: c_int) -> bool {
     }
 }
 
-/// Whoever sleeps on this word is woken.
+/// The threads that sleep on this word are woken.
 pub(crate) fn futex_wake(word: &Word) -> bool {
     is_on() && {
         step(|| {

@@ -1,18 +1,21 @@
 //! Walks the shipped code of two ends through every order in which their threads can run.
 //!
-//! What a thread does under a connection's lock is one *section*: a receive, a send, a look before a sleep, the way back to the
-//! kernel, a close. A section runs the library's own functions. Each access to a shared word, to the kernel's stream, to an
-//! eventfd or to the count of sleepers is one step, and any other thread may come in before it. To go on with a section, its
-//! function is run again from the start: what its steps so far have returned is answered from a log, the next one is done, and
-//! at the one behind that the function is left, on a stack of its own (`fiber`). So nothing of the library is written down here a second time.
+//! What a thread does under a connection's lock is one *section*: a receive, a send, a look before
+//! a sleep, the way back to the kernel, a close. A section runs the library's own functions. Each
+//! access to a shared word, to the kernel's stream, to an eventfd or to the count of sleepers is
+//! one step, and any other thread may come in before it. To go on with a section, its function is
+//! run again from the start, on a stack of its own (`fiber`). A log answers the steps done so far.
+//! The next step is done, and at the one behind it the function is left. So nothing of the library
+//! is written down here a second time.
 //!
-//! The kernel is a model (`kernel`): a bounded stream each way, eventfds, a set of epoll (`set`), and sleeps that end only if what wakes is still there
-//! when the sleeper runs.
+//! The kernel is a model (`kernel`): a bounded stream each way, eventfds, a set of epoll (`set`),
+//! and sleeps that end only if what wakes is still there when the sleeper runs.
 //!
-//! Checked in every state: bytes arrive once and in order, an end is told when all bytes are had, an error only when there is a
-//! reason for one, and no descriptor is used but those of the connection. Checked of the whole: from every state that can be
-//! reached all programs can still come to their end. A lost wake-up, a deadlock, bytes that nobody brings: each is a state from
-//! which they cannot.
+//! Checked in every state: bytes arrive once and in order. The end of the stream is reported when
+//! all bytes were read, and an error only when there is a reason for one. No descriptor is used but
+//! those of the connection. Checked of the whole: from every state that can be reached all programs
+//! can still come to their end. A lost wake-up, a deadlock, bytes that nobody brings: each is a
+//! state from which they cannot.
 
 mod fiber;
 mod kernel;
@@ -140,7 +143,8 @@ pub(crate) fn is_planted(fault: Fault) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Visible {
     page: usize,
-    /// Of the words there, a bit each; and those that the end which runs alone writes, of which it knows what they say.
+    /// Of the words there, a bit each; and those that the end which runs alone writes, of
+    /// which it knows what they say.
     words: u128,
     known: u128,
     /// The counts of those that a fork has made share them.
@@ -209,7 +213,8 @@ fn step<T: Outcome>(f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// What a copy out of a ring has brought: the ring may be written anew before the section is run again.
+/// What a copy out of a ring has brought: the ring may be written anew before
+/// the section is run again.
 pub(crate) fn note_bytes(at: *mut u8, len: usize) {
     let len = len.min(8);
     RUN.with_borrow_mut(|run| {

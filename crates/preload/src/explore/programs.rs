@@ -1,4 +1,5 @@
-//! What the threads of a scenario do: calls, each of them sections of the library and sleeps of the kernel.
+//! What the threads of a scenario do: calls, each of them sections of the library
+//! and sleeps of the kernel.
 
 mod sections;
 mod steps;
@@ -67,7 +68,8 @@ pub(super) enum Section {
     Pass {
         arm: bool,
     },
-    /// It is counted among those who sleep in the set; and is not any more, with what it has found and caught.
+    /// It is counted among those who sleep in the set; and is not any more, with what
+    /// it has found and caught.
     Join,
     Part {
         found: u32,

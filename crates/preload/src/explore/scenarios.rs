@@ -12,7 +12,8 @@ use super::world::{Rig, Start, World};
 use crate::fault::Fault;
 use crate::settle::Reader;
 
-/// A scenario: how it begins, and what each thread does, by its process: 0 and 1 are the ends, 2 a child of 1's.
+/// A scenario: how it begins, and what each thread does, by its process: 0 and 1 are
+/// the ends, 2 a child of 1's.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
     start: Start,
@@ -175,7 +176,8 @@ const fn beside(start: Start, threads: &'static [(usize, &'static [Call])]) -> S
 const LEAVES_BESIDE: Scenario = of(ENDS, &[(0, &[Send(1)]), (1, &[Receive(1)]), (1, &[Leave(Reader::Here)])]);
 const LEAVES: Scenario = of(ENDS, &[(0, &[Send(1), Send(2), Close]), (1, &[Leave(Reader::Here), ReceiveAll])]);
 const LEAVES_NARROW: Scenario = of(NARROW, LEAVES.threads);
-/// The kernel takes a part of what is sent again for a program started beside, and the sender makes no more calls.
+/// The kernel takes a part of what is sent again for a program started beside, and the
+/// sender makes no more calls.
 const PARTLY_SENT_AGAIN: Scenario =
     of(NARROW, &[(0, &[Send(2)]), (1, &[Leave(Reader::Beside), Receive(1), Poll(POLLIN), Receive(1)])]);
 const PARTLY_SENT_AGAIN_TO_SET: Scenario = of(
@@ -202,12 +204,14 @@ const BEGINNER_CLOSES: Scenario =
     of(Start { fresh: true, attaches: true, ..NARROW }, &[(0, &[Send(2), Close]), (1, &[ReceiveAll])]);
 const SENDER_LEAVES: Scenario =
     of(NARROW, &[(0, &[Send(2), Leave(Reader::Here), Send(1)]), (1, &[Poll(POLLIN), Receive(3)])]);
-/// Either has bytes of the other's unread when one leaves, which may have asked to be woken before they came.
+/// Either has bytes of the other's unread when one leaves, which may have asked to
+/// be woken before they came.
 const LEAVES_OVER_UNREAD: Scenario =
     of(ENDS, &[(0, &[Send(1), Leave(Reader::Here), Receive(1)]), (1, &[Send(1), Receive(1)])]);
 const CLOSES: Scenario = of(Start::PLAIN, &[(0, &[Send(1), Close]), (1, &[ReceiveAll])]);
 const BOTH_CLOSE: Scenario = of(ENDS, &[(0, &[Send(1), Close]), (1, &[Send(1), Close])]);
-/// One that is reset reads first what was sent to it before, whatever it has seen of the reset by then.
+/// One that is reset reads first what was sent to it before, whatever it has
+/// seen of the reset by then.
 const CLOSES_OVER_UNREAD: Scenario = of(ENDS, &[(0, &[Send(1), Close]), (1, &[Send(1), ReceiveAll])]);
 const RESETS_OVER_UNREAD: Scenario = of(Start { tcp: true, ..ENDS }, CLOSES_OVER_UNREAD.threads);
 const RESETS_BEFORE_IT_BEGINS: Scenario =
@@ -288,7 +292,8 @@ const WAIT_FOR_ROOM: &[(usize, &[Call])] = &[(0, &[Receive(2)]), (1, &[Wait]), (
 const FOR_BYTES: [Call; 3] = [Poll(POLLIN), Receive(1), Wait];
 const FOR_EITHER: [Call; 5] = [Poll(POLLIN), Poll(POLLOUT), Receive(1), Send(1), Wait];
 
-/// All mixtures of two threads, by wake bytes and by eventfds, in rings that are full in one direction.
+/// All mixtures of two threads, by wake bytes and by eventfds, in rings that
+/// are full in one direction.
 fn mixtures() -> impl Iterator<Item = Scenario> {
     let set = Some(libc::EPOLLIN as u32);
     let pairs = FOR_BYTES.into_iter().flat_map(|first| FOR_EITHER.map(|second| [first, second]));

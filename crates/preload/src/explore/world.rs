@@ -67,7 +67,8 @@ pub(super) struct World {
     pub(super) excused: bool,
     /// Ends that are to be told of a reset: the other one began to close over bytes of theirs.
     pub(super) owed: [bool; 2],
-    /// The thread that was last in the midst of a section, and how often another may still come in there.
+    /// The thread that was last in the midst of a section, and how often another
+    /// may still come in there.
     pub(super) current: Option<usize>,
     pub(super) switches: Option<u8>,
     /// Ends that may still be killed.
@@ -116,7 +117,8 @@ pub(super) struct Start {
     pub(super) timed: bool,
     /// Each may be killed, once, at any moment.
     pub(super) kills: [bool; 2],
-    /// How often a thread may come in where another is in the midst of a section and could go on; none for no limit.
+    /// How often a thread may come in where another is in the midst of a section and could
+    /// go on; none for no limit.
     pub(super) switches: Option<u8>,
     /// What end 1 waits for in a set of epoll, if it has one.
     pub(super) set: Option<u32>,

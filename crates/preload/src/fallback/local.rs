@@ -98,7 +98,8 @@ impl Rim for Local {
     }
 }
 
-/// Looks for the border of the sending direction, or puts it somewhere, and takes note of it. Whether the kernel takes what is unread.
+/// Looks for the border of the sending direction, or puts it somewhere, and takes note of it.
+/// Whether the kernel takes what is unread.
 pub(super) fn find(held: &mut impl DerefMut<Target = Inner>, fd: c_int, shared: &SharedMemory, mut find: Find) -> bool {
     let end = held.end;
     leaving::run(&mut find, |action| match look(held, shared, end, action) {

@@ -1,18 +1,23 @@
 //! Back to the kernel: what stops a connection's rings, at a counted byte.
 //!
-//! Either end may switch a direction at any moment, by one step on its tail word that names the *border*: what lies before it is
-//! read from the ring, what comes behind it travels through the kernel. Nobody waits for anybody.
+//! Either end may switch a direction at any moment, by one step on its tail word that names the
+//! *border*. Bytes before it are read from the ring, and bytes behind it travel through the kernel.
+//! Nobody waits for anybody.
 //!
-//! - A receiver that leaves puts the border at the head: it takes what is unread along, and serves its program from the ring, with
-//!   the kernel's stream behind it. A send that is under way at that moment finds the border before its own bytes, and gives them
-//!   to the kernel; what that does not take has not been sent.
-//! - A sender that leaves gives what is unread to the kernel, if that takes all of it, and puts the border before it; else it puts
-//!   the border at the head.
-//! - Where another program will read the socket (`resend`), the receiver puts the border before what is unread, and has it sent again.
+//! - A receiver that leaves puts the border at the head: it takes what is unread along, and serves
+//!   its program from the ring, with the kernel's stream behind it. A send that is under way at
+//!   that moment finds the border before its own bytes, and gives them to the kernel; what that
+//!   does not take has not been sent.
+//! - A sender that leaves gives what is unread to the kernel, if that takes all of it, and puts the
+//!   border before it; else it puts the border at the head.
+//! - Where another program will read the socket (`resend`), the receiver puts the border before
+//!   what is unread, and has it sent again.
 //!
-//! That is so of two ends with one memory (`local`); what another host has to be told and asked is in `remote`.
+//! That is so of two ends with one memory (`local`); what another host has to be told
+//! and asked is in `remote`.
 //!
-//! Wake bytes that are in the kernel's stream are counted (`wake_bytes`), so exactly those are dropped.
+//! Wake bytes that are in the kernel's stream are counted (`wake_bytes`), so
+//! exactly those are dropped.
 
 mod local;
 mod remote;
@@ -70,7 +75,8 @@ pub(crate) fn give_up(held: &mut LockHeld<'_>, reason: Reason) {
     cancel(held);
 }
 
-/// Takes back what was offered or left at the other end, who may find it later and must then find it switched.
+/// Takes back what was offered or left at the other end, who may find it later and
+/// must then find it switched.
 pub(crate) fn cancel(held: &mut LockHeld<'_>) {
     withdraw_offer(held);
     if let Some(shared) = held.shared() {
@@ -133,12 +139,14 @@ fn leave_ring(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, unread:
     finish(held, fd);
 }
 
-/// What differs between a peer that has the same memory and one on another host, once a direction goes back.
+/// What differs between a peer that has the same memory and one on another host,
+/// once a direction goes back.
 pub(crate) trait Rim: Sync {
     /// The receiving direction comes through the kernel from here on.
     fn switch_in(&self, held: &mut Inner, shared: &SharedMemory, unread: Unread);
 
-    /// Ends the sending direction. True if what is unread is to be pushed, since the kernel takes all of it now.
+    /// Ends the sending direction. True if what is unread is to be pushed, since the
+    /// kernel takes all of it now.
     fn stop_sending(&self, held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool;
 
     /// Takes note that the sending direction is switched, at the position this tail word has.
@@ -153,11 +161,12 @@ pub(crate) trait Rim: Sync {
     /// Before this end leaves: whether the peer is to say first how far it has read.
     fn ask(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> PeerAnswer;
 
-    /// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken
-    /// for bytes before.
+    /// Once the receiving direction is switched: whether all is known about its end. Nothing of the
+    /// kernel's stream may be taken for bytes before.
     fn is_settled(&self, held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool;
 
-    /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread.
+    /// Whether the kernel calls a reset, or would, what is the end of a peer that was killed
+    /// with a wake byte unread.
     fn is_of_a_wake_byte(&self, held: &mut Inner, shared: &SharedMemory) -> bool;
 
     /// This end is closed: what the peer has not taken.
@@ -195,8 +204,8 @@ fn switch_in_with(held: &mut Inner, shared: &SharedMemory, unread: Unread) {
     }
 }
 
-/// Does what a machine of `leaving` says, with a word of this direction or the socket `fd`. What puts bytes into the stream, and what
-/// says who does, is for the caller.
+/// Does what a machine of `leaving` says, with a word of this direction or the socket `fd`. What
+/// puts bytes into the stream, and what says who does, is for the caller.
 pub(crate) fn act(held: &mut Inner, fd: c_int, shared: &SharedMemory, direction: usize, action: Action) -> Event {
     if let Some(word) = look(held, shared, direction, action) {
         return Event::Word(word);
@@ -261,8 +270,9 @@ fn look(held: &Inner, shared: &SharedMemory, direction: usize, action: Action) -
     }
 }
 
-/// Ends the sending direction. What the peer has not taken goes through the kernel, if that takes all of it now, and is there for
-/// whoever reads the socket; else the peer reads it from the ring. True if it is to be pushed.
+/// Ends the sending direction. Bytes that the peer has not taken go through the kernel, if that
+/// takes all of them now, and any reader of the socket gets them. Else the peer reads them from the
+/// ring. True if it is to be pushed.
 pub(crate) fn stop_sending(held: &mut Inner, fd: c_int, shared: &SharedMemory) -> bool {
     rim(shared).stop_sending(held, fd, shared)
 }
@@ -323,7 +333,8 @@ pub(crate) fn respond(held: &mut LockHeld<'_>, fd: c_int) {
     }
 }
 
-/// Of the last bytes that were written, how many the kernel has to be offered anew: the peer has left before them.
+/// Of the last bytes that were written, how many the kernel has to be offered anew: the
+/// peer has left before them.
 pub(crate) fn unsend(held: &mut Inner, fd: c_int, shared: &SharedMemory, bytes: u64) -> u64 {
     if !held.outgoing.has_left() {
         let find = Find::published(held.out.head);
@@ -342,7 +353,8 @@ pub(crate) fn push(held: &mut Inner, fd: c_int, shared: &SharedMemory) -> Result
     push_from(held, fd, shared, from, 0).0
 }
 
-/// The same of what lies behind a position, and wake bytes first; of the last `own` bytes, what the kernel does not take is taken back.
+/// The same of what lies behind a position, and wake bytes first; of the last `own` bytes, what the
+/// kernel does not take is taken back.
 fn push_from(held: &mut Inner, fd: c_int, shared: &SharedMemory, from: u64, own: u64) -> (Result<(), Errno>, u64) {
     if held.outgoing.owed() == 0 && from >= held.out.head {
         return (Ok(()), 0);
@@ -400,7 +412,8 @@ fn push_from(held: &mut Inner, fd: c_int, shared: &SharedMemory, from: u64, own:
     (result, push.unsent)
 }
 
-/// The same where the kernel's buffer, which the program has made small, is full of what nobody reads: it is made large enough meanwhile.
+/// The same where the kernel's buffer, which the program has made small, is full of what nobody
+/// reads: it is made large enough meanwhile.
 pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &SharedMemory) {
     let unsent = held.out.head - held.outgoing.resend(held.out.head);
     let backlog = usize::try_from(unsent).unwrap_or(0) + held.outgoing.owed() as usize;
@@ -409,8 +422,9 @@ pub(crate) fn push_all(held: &mut Inner, fd: c_int, shared: &SharedMemory) {
     });
 }
 
-/// Whether the kernel calls a reset, or would, what is the end of a peer that was killed with a wake byte unread: it had taken all of
-/// our bytes, and since the ring began nothing but wake bytes went its way through the kernel.
+/// Whether the kernel reports a reset, or would, for the end of a peer that was killed with a wake
+/// byte unread. Such a peer had taken all of our bytes, and since the ring began nothing but wake
+/// bytes went to it through the kernel.
 pub(crate) fn is_of_a_wake_byte(held: &mut Inner, shared: &SharedMemory) -> bool {
     rim(shared).is_of_a_wake_byte(held, shared)
 }
@@ -426,14 +440,15 @@ fn take_reset_of_a_wake_byte(held: &mut Inner, fd: c_int, shared: &SharedMemory)
     }
 }
 
-/// What a close that is a reset comes to. The peer has said so, and closes its socket next; if bytes lay unread there, too, the kernel
-/// says it again, which is not told twice.
+/// What a close that is a reset comes to. The peer has said so, and closes its socket next; if
+/// bytes lay unread there, too, the kernel says it again, which is not told twice.
 pub(crate) fn error_of_close(fd: c_int) -> Errno {
     let _ = kernel::soon(CLOSE_YIELDS, CLOSE_NAPS, || kernel::is_over(fd).then_some(0));
     kernel::take_error(fd).unwrap_or(Errno::CONNRESET)
 }
 
-/// Whether what the kernel calls a reset is one. It says so of a wake byte, too, that a killed peer had not read. Told once.
+/// Whether what the kernel calls a reset is one. It says so of a wake byte, too, that a killed peer
+/// had not read. Told once.
 pub(crate) fn is_reset(held: &mut Inner, shared: &SharedMemory) -> bool {
     let (end, peer) = (held.end, held.peer());
     let unread =
@@ -444,8 +459,8 @@ pub(crate) fn is_reset(held: &mut Inner, shared: &SharedMemory) -> bool {
     shared.reset(peer).swap(0, Ordering::Relaxed) == 1 || unread
 }
 
-/// Once the receiving direction is switched: whether all is known about its end. Nothing of the kernel's stream may be taken for bytes
-/// before.
+/// Once the receiving direction is switched: whether all is known about its end. Nothing of the
+/// kernel's stream may be taken for bytes before.
 pub(crate) fn is_settled(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     rim(shared).is_settled(held, fd, shared)
 }
@@ -474,7 +489,8 @@ pub(crate) fn pay(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
 /// What a wake byte is in the kernel's stream.
 static WAKE_BYTE: u8 = 0;
 
-/// Wakes the other end if it sleeps for one of these and our direction has started, so that it knows a wake byte when it sees one.
+/// Wakes the other end if it sleeps for one of these and our direction has started, so that it
+/// knows a wake byte when it sees one.
 #[inline]
 pub(crate) fn notify(held: &mut Inner, fd: c_int, shared: &SharedMemory, requests: u64) {
     // One that only ever receives starts here, or its wake bytes would mean nothing and the sender would sleep for ever.
@@ -513,8 +529,9 @@ pub(crate) fn start_now(held: &mut Inner, shared: &SharedMemory) -> bool {
     held.outgoing.has_begun()
 }
 
-/// Whether the peer may sleep, and cannot be told yet that its bytes are to be sent again: somebody is in the kernel with bytes of before our
-/// first wake byte, which nobody would know for one.
+/// Whether the peer may sleep, and cannot be notified yet to send its bytes again. A
+/// thread of ours still sends earlier bytes through the kernel, so the peer could not
+/// recognise our first wake byte.
 pub(crate) fn is_unnotified(held: &Inner, shared: &SharedMemory) -> bool {
     held.outgoing.has_left()
         && !held.outgoing.has_begun()
@@ -522,7 +539,7 @@ pub(crate) fn is_unnotified(held: &Inner, shared: &SharedMemory) -> bool {
         && shared.present(held.peer()).load(Ordering::Acquire) == 1
 }
 
-/// Nobody is in the kernel any more: what could not be told meanwhile is told.
+/// No thread is in the kernel any more: the notification that was held back is sent.
 pub(crate) fn announce(held: &mut LockHeld<'_>, fd: c_int) {
     let Some(shared) = held.ring() else { return };
     if held.sending > 0 || held.outgoing.has_begun() || !held.outgoing.has_left() {
@@ -532,7 +549,8 @@ pub(crate) fn announce(held: &mut LockHeld<'_>, fd: c_int) {
     finish(held, fd);
 }
 
-/// The kernel's, once nothing of the rings is left: for good, or until the ends come together again.
+/// The kernel's, once nothing of the rings is left: for good, or until the
+/// ends come together again.
 pub(crate) fn finish(held: &mut LockHeld<'_>, fd: c_int) -> bool {
     let Some(shared) = held.ring() else { return true };
     let done = matches!(held.outgoing, Outgoing::Kernel { .. })

@@ -1,4 +1,5 @@
-//! Back to the kernel, of an end whose peer is on another host: it is told, and asked, by `remote`'s words.
+//! Back to the kernel, of an end whose peer is on another host: it is told, and
+//! asked, by `remote`'s words.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -110,7 +111,8 @@ impl Rim for Remote {
     }
 }
 
-/// The sending direction is switched, at the position this tail word has. With `wakes`, the peer is woken for it.
+/// The sending direction is switched, at the position this tail word has. With `wakes`,
+/// the peer is woken for it.
 fn end_out(held: &mut Inner, shared: &SharedMemory, word: u64, wakes: bool) {
     let (switched, head) = (word & SWITCHED != 0, held.out.head);
     // Unless the peer has taken no more, it reads on in its own memory.
@@ -126,8 +128,9 @@ fn end_out(held: &mut Inner, shared: &SharedMemory, word: u64, wakes: bool) {
     }
 }
 
-/// The device has lost the peer while bytes were to go or to come by it. The kernel's connection goes on where that has ended as well;
-/// else nobody knows what has arrived, and it is broken off. Nothing has gone by a ring that was never started.
+/// The device has lost the peer while bytes were to go or to come by it. The kernel's connection
+/// goes on where that has ended as well; else nobody knows what has arrived, and it is broken off.
+/// Nothing has gone by a ring that was never started.
 pub(crate) fn lose(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> Option<Errno> {
     if !held.outgoing.has_begun() && shared.start(held.peer()).load(Ordering::Acquire) == 0 {
         held.reason = Reason::Peer;

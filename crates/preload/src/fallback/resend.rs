@@ -1,10 +1,12 @@
-//! What lies unread in a ring is put into the kernel's stream, for a program that will read the socket without this library: after
-//! exec, behind a descriptor that is passed on, in a stream of the C library.
+//! Unread bytes of a ring are put into the kernel's stream, for a program that will read the socket
+//! without this library. Such a program runs after exec, has a descriptor that was passed on, or
+//! reads by a stream of the C library.
 //!
-//! The receiver has switched the direction before what is unread (`leaving::Unread::SentAgain`). Mostly the sender sends it again: at
-//! once where it sleeps in a call, else at its next one. A sender that computes meanwhile is not waited for: the receiver borrows
-//! its socket from its process, as a debugger would, where the system allows that, and sends in its place. One word says who does
-//! it, so that it is done once; another how far that has come.
+//! The receiver has switched the direction before what is unread (`leaving::Unread::SentAgain`).
+//! Mostly the sender sends it again: at once where it sleeps in a call, else at its next one. A
+//! sender that computes meanwhile is not waited for: the receiver borrows its socket from its
+//! process, as a debugger would, where the system allows that, and sends in its place. One word
+//! says who does it, so that it is done once; another how far that has come.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,7 +24,8 @@ use crate::layout::{LEFT_TO_ANOTHER, SWITCHED, SharedMemory};
 use crate::leaving::{self, Action, Event, InPlace, TakeAlong};
 use crate::{drain, fallback, fault, futex, kernel, table, wake};
 
-/// The sender is to be the one who sends again what lies behind the border. Refused as long as the receiver is at it.
+/// The sender is to be the one who sends again what lies behind the border. Refused as long
+/// as the receiver is at it.
 pub(crate) fn claim(held: &Inner, shared: &SharedMemory) -> Event {
     let claimed = kernel::soon(0, CLAIM_TRIES, || match claim_now(held, shared, held.end) {
         Event::Refused => None,
@@ -40,8 +43,8 @@ fn claim_in_place(held: &Inner, shared: &SharedMemory) -> Event {
     claim_now(held, shared, held.peer())
 }
 
-/// One attempt for a direction. A process that was killed in the midst of it gives way; but where it may have put bytes into the stream
-/// of which it has not told, nobody knows how to go on.
+/// One attempt for a direction. A process that was killed in the midst of it gives way; but where
+/// it may have put bytes into the stream of which it has not told, nobody knows how to go on.
 fn claim_now(held: &Inner, shared: &SharedMemory, direction: usize) -> Event {
     let (me, pusher) = (claimed_by(held.end, own_number()), shared.pusher(direction));
     let claim = |from, to| pusher.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
@@ -88,7 +91,8 @@ fn is_dead(word: u64) -> bool {
     }
 }
 
-/// Whoever has claimed it is about to do something of which the others will know only when it has been said; or that is over.
+/// The claiming thread is about to do something that the others learn of only once it has
+/// been said; or that is over.
 pub(crate) fn mark_giving(shared: &SharedMemory, direction: usize, giving: bool) {
     let pusher = shared.pusher(direction);
     if giving {
@@ -98,7 +102,8 @@ pub(crate) fn mark_giving(shared: &SharedMemory, direction: usize, giving: bool)
     }
 }
 
-/// Whether a process was killed while it put bytes of the peer's into the stream, so that nobody knows which of them are there.
+/// Whether a process was killed while it put bytes of the peer's into the stream, so that nobody
+/// knows which of them are there.
 pub(crate) fn is_unknown(shared: &SharedMemory, direction: usize) -> bool {
     let now = || shared.pusher(direction).load(Ordering::SeqCst);
     let word = now();
@@ -120,8 +125,8 @@ pub(crate) fn due(held: &Inner, shared: &SharedMemory) -> u64 {
     leaving::due(held.border(), head, pushed)
 }
 
-/// Bytes that come to this end through the kernel: those in its stream, and those that are due. Who sends them again tells of them
-/// before and after, so they are counted once.
+/// Bytes that come to this end through the kernel: those in its stream, and those that are due. Who
+/// sends them again tells of them before and after, so they are counted once.
 pub(crate) fn unread(held: &Inner, fd: c_int, shared: &SharedMemory) -> u64 {
     if !held.incoming.has_left() {
         return kernel::pending(fd);
@@ -140,9 +145,10 @@ pub(crate) fn unread(held: &Inner, fd: c_int, shared: &SharedMemory) -> u64 {
     counted
 }
 
-/// Whether a program that reads the socket without this library will miss bytes that nobody can give it any more: they lie in the
-/// ring, or the sender has ended in the midst of sending them again, and nobody knows how far it came. Or it will read a wake byte, or miss
-/// an error that a call of this library has taken from the socket.
+/// Whether a program that reads the socket without this library will miss bytes that are lost to
+/// it. They lie in the ring, or the sender has ended in the midst of sending them again, and how
+/// far it came is unknown. Or it will read a wake byte, or miss an error that a call of this
+/// library has taken from the socket.
 pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &SharedMemory) -> bool {
     let wake_bytes =
         shared.given(held.peer()).load(Ordering::SeqCst).min(held.incoming.wake_bytes().unwrap_or(u64::MAX));
@@ -153,7 +159,8 @@ pub(crate) fn is_lost(held: &Inner, fd: c_int, shared: &SharedMemory) -> bool {
     untold || held.rest() > 0 || is_over && due(held, shared) > 0 || wake_bytes > held.drained()
 }
 
-/// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel takes. True when it is all there.
+/// Sends in the sender's place what is due: all of it, or with `partly` as much as the kernel
+/// takes. True when it is all there.
 pub(crate) fn in_place_of_sender(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory, partly: bool) -> bool {
     if due(held, shared) == 0 {
         return true;
@@ -203,9 +210,10 @@ pub(crate) fn in_place_of_sender(held: &mut LockHeld<'_>, fd: c_int, shared: &Sh
     machine.there
 }
 
-/// Before somebody else reads the socket: wake bytes that lie behind unread bytes of before the ring are taken out of the stream. Those
-/// bytes are read, and sent again by the sender's socket; then the wake bytes come first, and are drained. As long as the sender has not
-/// left the ring, and nobody asks to be woken, it puts nothing between them.
+/// Before somebody else reads the socket: wake bytes that lie behind unread bytes of before the
+/// ring are taken out of the stream. Those bytes are read, and sent again by the sender's socket;
+/// then the wake bytes come first, and are drained. As long as the sender has not left the ring,
+/// and nobody asks to be woken, it puts nothing between them.
 pub(crate) fn take_wake_bytes_out(held: &mut Inner, fd: c_int, shared: &SharedMemory) {
     let (own, direction) = (held.end, held.peer());
     let (start, received) = (shared.start(direction).load(Ordering::SeqCst), &held.counts().received);
@@ -263,8 +271,8 @@ fn give_all(socket: c_int, mut bytes: &[u8]) -> bool {
     false
 }
 
-/// Nobody has sent again what is due, and nobody will in time: this end takes it from the ring after all, and the sender finds that
-/// it is done. False while the sender is at it, or was.
+/// Nobody has sent again what is due, and nobody will in time: this end takes it from the ring
+/// after all, and the sender finds that it is done. False while the sender is at it, or was.
 pub(crate) fn take_along(held: &mut Inner, shared: &SharedMemory) -> bool {
     let direction = held.peer();
     let mut machine = TakeAlong::default();
@@ -279,8 +287,9 @@ pub(crate) fn take_along(held: &mut Inner, shared: &SharedMemory) -> bool {
     machine.taken
 }
 
-/// What is due has a way to this end again: it is taken from the ring after all, or put into the kernel's stream as far as that takes
-/// it. A sender that has sent a part again may not come back for the rest.
+/// What is due has a way to this end again: it is taken from the ring after all, or put
+/// into the kernel's stream as far as that takes it. A sender that has sent a part again
+/// may not come back for the rest.
 pub(crate) fn fetch(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     take_along(held, shared) || in_place_of_sender(held, fd, shared, true)
 }
@@ -302,7 +311,8 @@ impl Theirs {
     }
 }
 
-/// The peer's own socket, as long as this is kept; none where the system does not allow it, or it is not to be found.
+/// The peer's own socket, as long as this is kept; none where the system does not allow it,
+/// or it is not to be found.
 fn borrow(held: &Inner, fd: c_int, shared: &SharedMemory) -> Option<Theirs> {
     #[cfg(test)]
     if let Some(socket) = crate::explore::borrow(fd) {
@@ -329,7 +339,8 @@ fn is_findable(shared: &SharedMemory, peer: usize) -> bool {
     shared.process(peer).load(Ordering::Acquire) != 0
 }
 
-/// Over TCP the names of both ends tell. Sockets of a pair have none; there the number that the peer has said is all there is.
+/// Over TCP the names of both ends tell. Sockets of a pair have none; there the number that the
+/// peer has said is all there is.
 fn is_of_this_connection(fd: c_int, theirs: &OwnedFd) -> bool {
     let ours = kernel::borrowed(fd);
     let (here, there) = (rustix::net::getsockname(ours), rustix::net::getpeername(ours));
@@ -351,7 +362,8 @@ pub(crate) fn announce_socket(held: &Inner, fd: c_int, shared: &SharedMemory) {
     shared.descriptor(end).store(fd as u64 + 1, Ordering::Release);
 }
 
-/// A descriptor is about to be closed, which the peer may know as the one of this end's socket: it is told of another.
+/// A descriptor is about to be closed, which the peer may know as the one of this end's
+/// socket: it is told of another.
 pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connection) {
     if connection.state() == State::Ring
         && connection.descriptors.load(Ordering::Acquire) > 1
@@ -363,8 +375,9 @@ pub(crate) fn announce_socket_elsewhere(fd: c_int, connection: &'static Connecti
     }
 }
 
-/// This end is closed over bytes that nobody can send again, and the peer's socket is read by a program that has no ring: the kernel
-/// says reset there, and not that it was all. Between Unix sockets it does so where the one that is closed has something unread.
+/// This end is closed over bytes that nobody can send again, and the peer's socket is read by a
+/// program that has no ring: the kernel says reset there, and not that it was all. Between Unix
+/// sockets it does so where the one that is closed has something unread.
 pub(crate) fn break_for_reader(held: &Inner, fd: c_int, shared: &SharedMemory) {
     if !held.outgoing.has_backlog() || shared.left(held.peer()).load(Ordering::SeqCst) != LEFT_TO_ANOTHER {
         return;
@@ -376,8 +389,9 @@ pub(crate) fn break_for_reader(held: &Inner, fd: c_int, shared: &SharedMemory) {
     }
 }
 
-/// A program that knows nothing of the ring is about to read the socket, and what lies in the ring cannot be had any more in any
-/// other way: what it reads is an error and not an end. Another socket whose peer has reset it takes the descriptor's place.
+/// A program that knows nothing of the ring is about to read the socket, and the bytes in the ring
+/// cannot reach it in any other way. It reads an error, not the end of the stream. Another socket
+/// whose peer has reset it takes the descriptor's place.
 pub(crate) fn break_off(fd: c_int) {
     #[cfg(test)]
     if crate::explore::break_off(fd) {
@@ -396,7 +410,8 @@ pub(crate) fn break_off(fd: c_int) {
     let _ = unsafe { crate::real::dup3(ours.as_raw_fd(), fd, flags) };
 }
 
-/// Of the word that says who sends again: the end, one more than its number; its process; and whether it is giving.
+/// Of the word that says who sends again: the end, one more than its number; its process;
+/// and whether it is giving.
 const GIVING: u64 = 4;
 const PROCESS_SHIFT: u32 = 3;
 /// What it says when nobody can any more.

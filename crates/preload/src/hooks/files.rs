@@ -1,4 +1,5 @@
-//! sendfile: from a file into a ring by reading and sending; while the connection is the kernel's, by the kernel, counted.
+//! sendfile: from a file into a ring by reading and sending; while the connection is the
+//! kernel's, by the kernel, counted.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -49,7 +50,8 @@ unsafe fn by_ring_or(out: c_int, from: c_int, at: *mut off_t, len: usize, kernel
     }
 }
 
-/// None when nothing was sent because the file cannot be read at a position: the kernel says what is wrong with it.
+/// None when nothing was sent because the file cannot be read at a position: the kernel
+/// says what is wrong with it.
 ///
 /// # Safety
 /// As above.

@@ -143,7 +143,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     if got > 0 { got as c_int } else { -1 }
 }
 
-/// Connections whose descriptors travel with a message: whoever gets them may not have the library.
+/// Connections whose descriptors travel with a message: their receiver may not have the library.
 unsafe fn give_up_passed(message: *const msghdr) {
     // SAFETY: [preload-program] the caller's promise.
     unsafe {

@@ -1,8 +1,9 @@
 //! What the program calls in place of the C library.
 //!
-//! Each hook looks the descriptor up and, when it is no connection of ours or its connection is the kernel's, calls the C
-//! library at once. `extern "C-unwind"`: a thread may be cancelled in a blocked call, and its unwinding passes through here;
-//! so no hook keeps anything that must be dropped over a call of the C library that can block.
+//! Each hook looks the descriptor up and, when it is no connection of ours or its connection is the
+//! kernel's, calls the C library at once. `extern "C-unwind"`: a thread may be cancelled in a
+//! blocked call, and its unwinding passes through here. So over a call of the C library that can
+//! block, no hook keeps anything that must be dropped.
 
 mod data;
 mod descriptors;
@@ -101,7 +102,8 @@ fn send_by(fd: c_int, list: &[iovec], flags: c_int, real: impl FnOnce() -> isize
     send::run(fd, connection, list, flags, real)
 }
 
-/// A send of more than bytes, by `real`: the connection goes back first, and what is unread here may still lie in its ring.
+/// A send of more than bytes, by `real`: the connection goes back first, and what is unread here
+/// may still lie in its ring.
 fn send_past(fd: c_int, call: &'static str, real: impl FnOnce() -> isize) -> isize {
     let Some(connection) = table::find(fd) else { return real() };
     give_up_to(Reader::Here, fd, call);
@@ -114,7 +116,8 @@ fn send_past(fd: c_int, call: &'static str, real: impl FnOnce() -> isize) -> isi
     result
 }
 
-/// The connection goes back to the kernel, if it ever left: a call that is not covered follows, and reads what the kernel has.
+/// The connection goes back to the kernel, if it ever left: a call that is not covered follows, and
+/// reads what the kernel has.
 fn give_up(fd: c_int, call: &'static str) {
     give_up_to(Reader::Kernel, fd, call);
 }
@@ -128,7 +131,8 @@ fn give_up_to(reader: Reader, fd: c_int, call: &'static str) {
     }
 }
 
-/// Who sent the bytes of a ring, as the kernel tells it of a stream: nothing over TCP, and the other end's name over a Unix socket.
+/// Who sent the bytes of a ring, as the kernel tells it of a stream: nothing over TCP, and the
+/// other end's name over a Unix socket.
 ///
 /// # Safety
 /// The address has room for as many bytes as `len` says.

@@ -51,8 +51,9 @@ unsafe extern "C-unwind" fn setsockopt(
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
 
-/// Wake bytes must not wait for one another; what the program wants takes effect when the connection is the kernel's again. None when the kernel
-/// is to be asked, or is to say what is wrong.
+/// Wake bytes must not wait for one another; what the program wants takes effect
+/// when the connection is the kernel's again. None when the kernel is to be asked,
+/// or is to say what is wrong.
 ///
 /// # Safety
 /// The value is the program's, of that length.

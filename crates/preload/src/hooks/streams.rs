@@ -1,8 +1,9 @@
 //! Streams of the C library (`FILE`) over a connection.
 //!
-//! The C library reads and writes its streams by system calls of its own, which know of no ring. So a connection goes back to the
-//! kernel when a stream is opened. What is unread then may still lie in its ring, and its sender may never make a call again. Such a
-//! stream reads and writes by the calls of this library, with the ring first and the kernel behind it.
+//! The C library reads and writes its streams by system calls of its own, which know of no ring. So
+//! a connection goes back to the kernel when a stream is opened. What is unread then may still lie
+//! in its ring, and its sender may never make a call again. Such a stream reads and writes by the
+//! calls of this library, with the ring first and the kernel behind it.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -60,7 +61,8 @@ fn is_in_ring(fd: c_int) -> bool {
     table::find(fd).is_some_and(|connection| connection.state() == State::Ring)
 }
 
-/// A stream by the calls of this library. None where the C library cannot have one, or does not know it by its descriptor.
+/// A stream by the calls of this library. None where the C library cannot have one, or does not
+/// know it by its descriptor.
 ///
 /// # Safety
 /// The mode is the program's text.
@@ -125,6 +127,7 @@ unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
     unsafe { super::descriptors::close(cookie as usize as c_int) }
 }
 
-/// Where the GNU C library keeps a stream's descriptor: behind the flags and thirteen pointers. And what it keeps there of one that has none.
+/// Where the GNU C library keeps a stream's descriptor: behind the flags and thirteen pointers. And
+/// what it keeps there of one that has none.
 const NUMBER_AT: usize = 14 * size_of::<usize>();
 const NO_NUMBER: c_int = -2;

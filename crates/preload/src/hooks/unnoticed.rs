@@ -1,4 +1,5 @@
-//! Calls that move bytes past the hooks of this library: before each, the connection goes back to the kernel.
+//! Calls that move bytes past the hooks of this library: before each, the connection
+//! goes back to the kernel.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -30,7 +31,8 @@ unsafe extern "C-unwind" fn splice(
     unsafe { real::splice(from, from_at, to, to_at, len, flags) }
 }
 
-/// What still lies in the ring goes into a pipe by way of memory: as much as the pipe takes without waiting once it has room.
+/// What still lies in the ring goes into a pipe by way of memory: as much as the pipe takes without
+/// waiting once it has room.
 fn out_of_ring(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_t {
     let mut bytes = [0u8; libc::PIPE_BUF];
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;

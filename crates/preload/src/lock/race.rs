@@ -1,5 +1,6 @@
-//! Threads that want one lock, in every order in which they can be run. The steps of one who waits, and what each of all does, are the
-//! lock's own; the kernel's part, which compares the word and sleeps in one step, and wakes all that sleep, is played here.
+//! Threads that want one lock, in every order in which they can be run. The steps of a waiter, and
+//! what each of them does, are the lock's own. The kernel's part is played here: it compares the
+//! word and sleeps in one step, and wakes all that sleep.
 
 use std::collections::HashSet;
 
@@ -32,7 +33,8 @@ enum Order {
     LookedLate,
     /// Who gives the lock back wakes without a new turn.
     SameTurn,
-    /// The first thread's handler jumps away once the lock is free, and it never comes again; others sleep until they are woken.
+    /// The first thread's handler jumps away once the lock is free, and it never comes again;
+    /// others sleep until they are woken.
     Jumps,
     /// The same, and nobody sleeps for longer than `AT_MOST`.
     JumpsAndTimes,
@@ -158,7 +160,8 @@ impl World {
     }
 }
 
-/// Whether in any order somebody waits for ever; and in how many states the threads can be. No two ever hold it.
+/// Whether in any order somebody waits for ever; and in how many states the threads can
+/// be. No two ever hold it.
 fn explore(order: Order) -> (bool, usize) {
     let start = World {
         owner: FREE,

@@ -90,7 +90,8 @@ fn parsed(text: &[u8]) -> Result<DeviceConfig<'_>, String> {
     }
 }
 
-/// A name, and a key that both hosts have: without one anybody could ask to write into this process.
+/// A name, and a key that both hosts have: without one anybody could ask to
+/// write into this process.
 const FORM: &str = "OVERSIDE_RDMA is to name a device and a key: DEVICE,key-file=FILE";
 const VARIABLE: &CStr = c"OVERSIDE_RDMA";
 

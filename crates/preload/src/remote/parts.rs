@@ -1,4 +1,5 @@
-//! What another host may send or write, taken apart alone: for `fuzz/` (a workspace of its own) and the replay of its corpus.
+//! What another host may send or write, taken apart alone: for `fuzz/` (a workspace of its own) and
+//! the replay of its corpus.
 
 use std::ptr::NonNull;
 
@@ -11,8 +12,8 @@ use crate::iovecs::Cursor;
 
 pub use crate::rendezvous::remote::parts::{datagram, seeds as datagram_seeds};
 
-/// A receiver on a ring that its peer writes as it likes; each step of the input is a word of four bytes and what belongs to it. True: no
-/// nonsense was found in it.
+/// A receiver on a ring that its peer writes as it likes; each step of the input is a word of four
+/// bytes and what belongs to it. True: no nonsense was found in it.
 ///
 /// # Panics
 /// When more is read than arrived, or something beside the ring was touched.
@@ -39,7 +40,8 @@ pub fn ring(bytes: &[u8]) -> bool {
     true
 }
 
-/// Inputs that [`ring`] takes: what an honest peer writes, in one piece and in several, and around the ring's end.
+/// Inputs that [`ring`] takes: what an honest peer writes, in one piece and in several,
+/// and around the ring's end.
 ///
 /// # Panics
 /// Never: all of it is made here.

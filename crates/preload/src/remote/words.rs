@@ -1,11 +1,13 @@
-//! What an end says of itself: words that it alone writes, and whose copy lies in the peer's memory.
+//! What an end says of itself: words that it alone writes, and whose copy
+//! lies in the peer's memory.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// One value of all words.
 pub(crate) type Words = [u64; COUNT];
 
-/// Both stand around the rest and are counted up with each copy: one that is on its way is told from one that is there.
+/// Both stand around the rest and are counted up with each copy: one that is on its way is
+/// told from one that is there.
 const FRONT: usize = 0;
 pub(crate) const BACK: usize = COUNT - 1;
 /// As in `layout`: this end expects the ring; where its own direction starts; bytes written, ever.
@@ -19,7 +21,8 @@ pub(crate) const FREED: usize = 5;
 /// The wake request for a wake byte, and its number.
 pub(crate) const REQUEST: usize = 6;
 pub(crate) const REQUEST_NUMBER: usize = 7;
-/// Wake bytes issued for the peer, ever, and the number of its last wake request that is thereby fulfilled.
+/// Wake bytes issued for the peer, ever, and the number of its last wake request
+/// that is thereby fulfilled.
 pub(crate) const ISSUED: usize = 8;
 pub(crate) const ANSWERED: usize = 9;
 /// How this end's own direction leaves the ring: `ENDING`, `END` and more, or `AGAIN`.
@@ -32,7 +35,8 @@ pub(crate) const BYTES: usize = COUNT * 8;
 
 /// `FINAL`: about to say one of the following.
 pub(crate) const ENDING: u64 = 1;
-/// With the position added: the ring is to be read up to there, what follows comes through the kernel.
+/// With the position added: the ring is to be read up to there, what follows
+/// comes through the kernel.
 pub(crate) const END: u64 = 2;
 /// What the peer had not taken when it switched comes again through the kernel.
 pub(crate) const AGAIN: u64 = u64::MAX;
@@ -45,7 +49,8 @@ pub(crate) struct Block {
 
 impl Block {
     /// # Safety
-    /// `BYTES` bytes from there, aligned to 8, are mapped as long as this is used, and reached by atomics alone.
+    /// `BYTES` bytes from there, aligned to 8, are mapped as long as this is used, and
+    /// reached by atomics alone.
     pub(crate) unsafe fn new(first: *mut u8) -> Self {
         Self { first: first.cast_const().cast() }
     }

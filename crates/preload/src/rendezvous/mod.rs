@@ -1,8 +1,9 @@
 //! The ends of a connection find each other, while it goes on through the kernel.
 //!
-//! After a few calls the side that connected listens on an abstract Unix socket whose name only the two can tell; the side
-//! that accepted comes by and leaves a descriptor of new shared memory. Each checks the other's user. Neither waits: both
-//! look in at the end of calls, less and less often, and give up. Not one byte of the stream is touched.
+//! After a few calls the side that connected listens on an abstract Unix socket whose name only the
+//! two can tell; the side that accepted comes by and leaves a descriptor of new shared memory. Each
+//! checks the other's user. Neither waits: both look in at the end of calls, less and less often,
+//! and give up. Not one byte of the stream is touched.
 
 pub(crate) mod remote;
 
@@ -192,8 +193,8 @@ fn receive(caller: BorrowedFd<'_>) -> Result<(OwnedFd, Option<[OwnedFd; 2]>), Er
     Ok((memory.ok_or(Errno::PERM)?, eventfds))
 }
 
-/// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is known to have it too,
-/// the ring is expected.
+/// Memory is there: as soon as no call is in the kernel with the program's buffers, and the peer is
+/// known to have it too, the ring is expected.
 fn enter(held: &mut LockHeld<'_>, fd: c_int) {
     let Life::Attached { shared, .. } = held.life() else { return };
     if held.host == Host::Other && !matches!(remote::introduce(held, fd), Ok(true)) {
@@ -291,8 +292,9 @@ fn fits(held: &mut LockHeld<'_>, fd: c_int) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Bytes that the program has sent and received over TCP, as the kernel counts them. The caller knows that nobody receives; what the peer
-/// sends between two of these system calls must not make it look as if bytes were missing.
+/// Bytes that the program has sent and received over TCP, as the kernel counts them. The caller
+/// knows that nobody receives; what the peer sends between two of these system calls must not make
+/// it look as if bytes were missing.
 fn kernel_counts(fd: c_int) -> Option<(u64, u64)> {
     for _ in 0..COUNT_TRIES {
         let unread = kernel::pending(fd);
@@ -341,7 +343,8 @@ pub(crate) fn out_of_the_way(socket: OwnedFd) -> Result<c_int, Errno> {
     own::keep(socket).ok_or(Errno::MFILE)
 }
 
-/// Where ends are to meet at once: the first step towards the ring, for a new connection, and a little time for the other end to come by.
+/// Where ends are to meet at once: the first step towards the ring, for a new connection, and a
+/// little time for the other end to come by.
 pub(crate) fn at_once(fd: c_int, connection: Option<&'static Connection>, wait: bool) {
     let Some(connection) = connection.filter(|_| policy::is_soon()) else { return };
     let until = Instant::now() + SOON_WAIT;

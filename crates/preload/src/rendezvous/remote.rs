@@ -1,12 +1,13 @@
 //! The ends of a connection between hosts find each other, while it goes on through the kernel.
 //!
-//! By datagrams, not one byte of the stream: the connecting end listens on the UDP port of its connection's own number, the accepting
-//! end sends there. `HELLO` names the connection; `ANSWER` and `CARD` bring each end's queue pair and a number that the other has made up
-//! for this once, and carry a proof of the key that both hosts have.
+//! By datagrams, not one byte of the stream: the connecting end listens on the UDP port of its
+//! connection's own number, the accepting end sends there. `HELLO` names the connection; `ANSWER`
+//! and `CARD` bring each end's queue pair and a number that the other has made up for this once,
+//! and carry a proof of the key that both hosts have.
 //!
-//! The connecting end proves first: a server's hello carries nothing that depends on the key, so
-//! whoever connects to it has nothing to try keys on. The connecting end listens to the address
-//! alone that its program connected to.
+//! The connecting end proves first: a server's hello carries nothing that depends on the key, so a
+//! connecting stranger has nothing to try keys on. The connecting end listens to the address alone
+//! that its program connected to.
 //!
 //! Nobody waits: a step is made at the end of a call, a datagram that is lost costs the
 //! acceleration, and where nobody answers the connection stays as it is.
@@ -79,7 +80,7 @@ pub(crate) fn step(held: &mut Inner, fd: c_int) -> Result<(), Errno> {
     Err(Errno::AGAIN)
 }
 
-/// The connecting end tells of its queue pair whoever says hello, however often.
+/// The connecting end names its queue pair to each sender of a hello, however often.
 fn answer(
     held: &Inner,
     means: &Means,
@@ -124,8 +125,8 @@ fn tell_card(held: &Inner, means: &Means, mut card: Datagram) -> Result<(), Errn
     say(socket, &card, None)
 }
 
-/// Whether both ends know each other's queue pairs, as far as this one can tell: the connecting end waits for the card, and the accepting
-/// one repeats it until the other has written.
+/// Whether both ends know each other's queue pairs, as far as this one can tell: the connecting end
+/// waits for the card, and the accepting one repeats it until the other has written.
 pub(crate) fn introduce(held: &mut Inner, fd: c_int) -> Result<bool, Errno> {
     let Some(shared) = held.shared() else { return Ok(false) };
     let connected = remote(&shared, |remote| remote.is_connected()) != Some(false);
@@ -328,7 +329,7 @@ pub(crate) mod parts {
         bytes.get(1 + KIND) == Some(&HELLO) && at.checked_sub(1).is_some_and(|at| NUMBER.contains(&at))
     }
 
-    /// True: it is taken. The first byte says whether it is signed by whoever has the key.
+    /// True: it is taken. The first byte says whether it is signed by a holder of the key.
     ///
     /// # Panics
     /// When it is not what its sender said.
@@ -413,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Or the answer to a forged hello, which proves the key, would go to whoever forged it.
+    /// Or the answer to a forged hello, which proves the key, would go to the forger.
     #[test]
     fn only_the_host_at_the_other_end_is_heard() {
         use std::os::fd::AsRawFd;

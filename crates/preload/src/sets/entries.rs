@@ -1,4 +1,5 @@
-//! What the kernel has of a connection in the sets that have it: on its way into the rings, there, and back.
+//! What the kernel has of a connection in the sets that have it: on its way into
+//! the rings, there, and back.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -30,8 +31,8 @@ pub(crate) fn reported(entry: &Entry) -> Option<Reported> {
     (entry.events & libc::EPOLLET as u32 != 0).then_some(entry.reported)
 }
 
-/// All members of a connection, by any of its descriptors. The caller holds its lock. False when a signal handler found a lock
-/// held by its own thread, and not all were visited.
+/// All members of a connection, by any of its descriptors. The caller holds its lock. False when a
+/// signal handler found a lock held by its own thread, and not all were visited.
 fn each(fd: c_int, connection: &Connection, mut visit: impl FnMut(&mut SetHeld, &'static Member)) -> bool {
     let Some(_lists) = member::lists().lock() else { return false };
     let mut all = true;
@@ -130,8 +131,8 @@ pub(crate) fn give_back(members: &mut SetHeld, member: &'static Member) {
     members.give(op, member.fd(), events, data);
 }
 
-/// Whether a thread sleeps in a set that has it, and only a wake byte could wake it: there is no eventfd, and
-/// the kernel's buffer is full, so that EPOLLOUT is not granted.
+/// Whether a thread sleeps in a set that has it, and only a wake byte could wake it: there is no
+/// eventfd, and the kernel's buffer is full, so that EPOLLOUT is not granted.
 pub(crate) fn is_unwakeable(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     if !held.connection.is_tagged()
         || eventfd::to_wait_for(held, shared).is_some()
@@ -147,9 +148,9 @@ pub(crate) fn is_unwakeable(held: &LockHeld<'_>, fd: c_int, shared: &SharedMemor
     asleep && !errno::kept(|| kernel::events(fd, PollFlags::OUT)).contains(PollFlags::OUT)
 }
 
-/// Wake bytes were taken out of the kernel, or an eventfd was read, which may have been all that would have
-/// woken somebody: whoever sleeps gets a new wake request, or is woken if there is something for him already;
-/// all others look. True if the eventfd was signalled for that.
+/// Wake bytes were taken out of the kernel, or an eventfd was read, which may have been all that
+/// would have woken a sleeper. Each sleeper gets a new wake request, or is woken if there is
+/// something for it already. All other threads look. True if the eventfd was signalled for that.
 pub(crate) fn drained(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory) -> bool {
     if !held.connection.is_tagged() || fault::is_planted(Fault::DrainsWithoutSets) {
         return false;
@@ -199,10 +200,12 @@ pub(crate) fn drained(held: &mut LockHeld<'_>, fd: c_int, shared: &SharedMemory)
     rings
 }
 
-/// Whether the kernel has a tag whatever carries the connection: that a shot was had is to be noticed.
+/// Whether the kernel has a tag whatever carries the connection: that a shot
+/// was had is to be noticed.
 pub(crate) fn is_marked(members: &SetHeld, events: u32) -> bool {
     events & libc::EPOLLONESHOT as u32 != 0 && !members.set.is_foreign()
 }
 
-/// What the kernel gets of one whose shot was had: what it cannot be kept from saying, and that once.
+/// What the kernel gets of one whose shot was had: what it cannot be kept
+/// from saying, and that once.
 pub(crate) const NOTHING: u32 = libc::EPOLLET as u32;

@@ -1,4 +1,5 @@
-//! Members: one record for each descriptor in each known set, whatever the descriptor is, for it may be connected later.
+//! Members: one record for each descriptor in each known set, whatever the descriptor is, for
+//! it may be connected later.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -41,7 +42,8 @@ pub(crate) struct Entry {
     pub(crate) ring: bool,
     /// ONESHOT has had its shot.
     pub(crate) spent: bool,
-    /// Not in the kernel's set at all, though the program has it there: a spent one of a connection that went back.
+    /// Not in the kernel's set at all, though the program has it there: a spent one of a
+    /// connection that went back.
     pub(crate) parked: bool,
     /// The eventfd that the kernel's set has beside it.
     pub(crate) eventfd: Option<c_int>,
@@ -226,7 +228,8 @@ impl Member {
     }
 }
 
-/// The upper half of what stands in the kernel for the program's data: no address, and no small number.
+/// The upper half of what stands in the kernel for the program's data: no
+/// address, and no small number.
 const TAG: u64 = 0x9e4f_d1a7;
 const EVENTFD_TAG: u64 = 0x9e4f_d1a8;
 const CHUNK: usize = 256;

@@ -311,7 +311,8 @@ impl SetHeld {
         unsafe { real::epoll_ctl(self.set.fd.load(Ordering::Relaxed), op, fd, &mut event) == 0 }
     }
 
-    /// Has the kernel's set wait for the eventfd of a member's connection, if it has one that works.
+    /// Has the kernel's set wait for the eventfd of a member's connection,
+    /// if it has one that works.
     pub(crate) fn listen(&mut self, member: &'static Member, connection: &Connection) {
         let eventfd = connection.eventfd.load(Ordering::Relaxed);
         if eventfd == NO_EVENTFD || self.entry(member).is_none_or(|entry| entry.eventfd.is_some()) {
@@ -327,7 +328,8 @@ impl SetHeld {
         }
     }
 
-    /// The kernel's set has a member's eventfd no more. The peer has it open too, so closing it would not do.
+    /// The kernel's set has a member's eventfd no more. The peer has it open too, so
+    /// closing it would not do.
     pub(crate) fn mute(&mut self, member: &'static Member) {
         if let Some(eventfd) = self.entry(member).and_then(|entry| entry.eventfd.take())
             && is_ours(eventfd)

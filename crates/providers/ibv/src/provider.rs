@@ -140,9 +140,9 @@ impl Provider for IbvProvider {
     }
 }
 
-/// Before anything was measured: a NIC that reads the fragments itself, so their bytes cost neither
-/// processor anything, and whose link takes its time for every byte (to-copy §5.1: an SGE costs the
-/// NIC tens of nanoseconds).
+/// Before anything was measured: a NIC that reads the fragments itself, so their bytes cost
+/// neither processor anything. Its link takes its time for every byte (to-copy §5.1: an SGE costs
+/// the NIC tens of nanoseconds).
 fn default_profile(gigabits: u32) -> Profile {
     Profile {
         send_request_ns: 150.0,

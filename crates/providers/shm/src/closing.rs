@@ -1,11 +1,11 @@
 //! Closing descriptors of which nobody knows what they are.
 //!
 //! A close may wait: a TCP socket's for its last bytes as long as its last owner wished
-//! (`SO_LINGER`), a file's for whoever serves its file system. What a peer passed is therefore
-//! closed here by nobody who has anything else to do: unless it is a memory file, whose close never
-//! waits, by a thread that is made when there is something to close and ends when there is nothing.
-//! Threads that stand still are few, what waits for them is bounded, and what comes then stays open
-//! for good, counted; connections are refused as long as that is so.
+//! (`SO_LINGER`), a file's for whoever serves its file system. So a thread of its own closes what a
+//! peer passed, unless it is a memory file, whose close never waits. The thread is made when there
+//! is something to close and ends when there is nothing. Threads that stand still are few, what
+//! waits for them is bounded, and what comes then stays open for good, counted; connections are
+//! refused as long as that is so.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};

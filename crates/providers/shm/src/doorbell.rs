@@ -6,9 +6,9 @@
 //! over its memory, so that loom runs it as it ships.
 //!
 //! A sleep ends in one of two ways, as its sleeper asked. A short one is on a word of the
-//! publisher's memory (a futex: one system call on either side, and the peer maps that memory
-//! read-only all the same); a long one is on the port's descriptor, which a message on the socket
-//! makes readable.
+//! publisher's memory (a futex: one system call on either side, and the peer maps that
+//! memory read-only all the same). A long one is on the port's descriptor, which a message
+//! on the socket makes readable.
 
 use crate::ring::{CELL_BYTES, DESCRIPTOR_BYTES, Word};
 

@@ -244,14 +244,14 @@ impl Pair {
         }
     }
 
-    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for what
-    /// was received. A peer that falls asleep at this very moment may be missed: its `armed` and
-    /// our `consumed` are both in store buffers. What it misses is the end of a SEND that this side
-    /// has taken, as with a receiver that does not poll (sentence **rnr**), and not for long: the
-    /// next call of this port looks again with a fence ([`publish`](Self::publish)), and a peer
-    /// that sleeps by the word looks again itself before it sleeps longer than
-    /// [`DOZE`](overside_verbs::spin::DOZE). A fence here would cost every message what one in
-    /// millions needs.
+    /// Tells the peer what was consumed, at once and without a fence, since somebody waits for
+    /// what was received. A peer that falls asleep at this very moment may be missed: its
+    /// `armed` and our `consumed` are both in store buffers. It misses the end of a SEND that
+    /// this side has taken, as with a receiver that does not poll (sentence **rnr**), and not
+    /// for long. The next call of this port looks again with a fence
+    /// ([`publish`](Self::publish)). A peer that sleeps by the word looks again itself before
+    /// it sleeps longer than [`DOZE`](overside_verbs::spin::DOZE). A fence here would cost
+    /// every message what one in millions needs.
     #[inline]
     fn tell(&mut self) {
         if self.publish_consumed()

@@ -1,11 +1,11 @@
 //! Messages that wait for company, as in Nagle's algorithm: a call into the kernel costs as much as
 //! copying kilobytes.
 //!
-//! What is posted while nothing is under way goes at once. What is posted while the peer has not
-//! said that it has carried out all before waits for what is posted next: until the owner polls or
-//! arms, or until there is so much of it that a call is well used. An owner that does neither has
-//! its thread, which sends what waits whenever it looks (`progress`); where no thread looks,
-//! nothing waits.
+//! What is posted while nothing is under way goes at once. Until the peer has said that it has
+//! carried out all before, a posted frame waits for the next one. It waits until the owner
+//! polls or arms, or until there are enough bytes to be worth a call. An owner that does
+//! neither has its thread, which sends what waits whenever it looks (`progress`); where no
+//! thread looks, nothing waits.
 
 use overside_verbs::port::QpIndex;
 

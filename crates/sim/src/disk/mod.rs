@@ -421,7 +421,7 @@ impl State {
         }
     }
 
-    /// A lock ends with the last request of whoever closed its file.
+    /// A lock ends with the last request of the process that closed its file.
     fn let_go(&mut self, queue: u64, node: u64) {
         let busy = self.under_way.iter().any(|request| (request.queue, request.node) == (queue, node));
         if let Some(Node::File { lock, .. }) = self.nodes.get_mut(&node)

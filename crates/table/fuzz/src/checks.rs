@@ -28,7 +28,8 @@ pub fn control(data: &[u8]) -> bool {
     taken
 }
 
-/// Parts of longer messages, each behind its length as a u16: a whole is its payloads in order, and nothing grows past the limit.
+/// Parts of longer messages, each behind its length as a u16: a whole is its payloads in order, and
+/// nothing grows past the limit.
 pub fn parts(mut data: &[u8]) -> bool {
     let mut assembly = Assembly::default();
     let (mut payload, mut wholes) = (Vec::new(), 0);
@@ -51,7 +52,8 @@ pub fn parts(mut data: &[u8]) -> bool {
     wholes > 0
 }
 
-/// A batch of rows that a client sent: its pieces are all of it, in order, and whole rows among them can be read.
+/// A batch of rows that a client sent: its pieces are all of it, in order, and whole
+/// rows among them can be read.
 pub fn batch(data: &[u8]) -> bool {
     let Ok(pieces) = wire::pieces(data) else { return false };
     let mut again = Vec::new();
@@ -60,7 +62,8 @@ pub fn batch(data: &[u8]) -> bool {
     pieces.into_iter().filter(|piece| row(piece)).count() > 0
 }
 
-/// A scan answer, by rows and as a record batch; its first byte chooses the projection. Lent instead of received, it says the same.
+/// A scan answer, by rows and as a record batch; its first byte chooses the projection. Lent
+/// instead of received, it says the same.
 pub fn scan_answer(data: &[u8]) -> bool {
     let Some((choice, message)) = data.split_first() else { return false };
     let projection = projection(*choice);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use overside_memory::{Buffer, Foreign, Segment};
 use overside_verbs::{Lender, Loan};
 
-/// The same bytes as a loan, at the very end of the peer's memory, so that what reads on faults; none for more than there is room for.
+/// The same bytes as a loan, at the very end of the peer's memory, so that what reads on faults;
+/// none for more than there is room for.
 pub fn lent(message: &[u8]) -> Option<Loan> {
     thread_local! {
         static MEMORY: RefCell<(Buffer, Foreign)> = RefCell::new(memory());

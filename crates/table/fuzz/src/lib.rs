@@ -1,5 +1,5 @@
-//! The checks behind the fuzz targets, and what they share. `tests/corpus.rs` of the crate replays the corpus through the
-//! same functions.
+//! The checks behind the fuzz targets, and what they share. `tests/corpus.rs` of the crate replays
+//! the corpus through the same functions.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,8 @@ pub fn table() -> Schema {
     Schema::with_key(columns, &["name", "id"]).expect("a schema within the limits")
 }
 
-/// All columns, fixed ones only, and some of both in another order; chosen by the first byte of an input.
+/// All columns, fixed ones only, and some of both in another order; chosen by
+/// the first byte of an input.
 pub fn projection(choice: u8) -> Projection {
     let schema = table();
     match choice % 3 {

@@ -31,12 +31,12 @@
 //! u32 count | u32 prefixes_at | u32 slots_at | u32 heap_at | u32 heap_len | u32 bias
 //! ```
 //!
-//! A run is `count` rows whose prefixes lie at the stride from `prefixes_at` on. With slots (`slots_at`
-//! not 0: `count + 1` words), the rest of row *i* is bytes `slot[i] - bias` to `slot[i + 1] - bias` of
-//! the heap, without bit 31 of a slot. Without slots a run of one row has the whole heap as its rest,
-//! and rows of a longer run have none. The bias lets slots of a leaf page, which count from the page's
-//! start, travel unchanged. Slots do not decrease and stay in the heap; bit 31 is set in none but the
-//! last, which may be that of a row that is not in the run.
+//! A run is `count` rows whose prefixes lie at the stride from `prefixes_at` on. With slots
+//! (`slots_at` not 0: `count + 1` words), the rest of row *i* is bytes `slot[i] - bias` to
+//! `slot[i + 1] - bias` of the heap, without bit 31 of a slot. Without slots a run of one row has
+//! the whole heap as its rest, and rows of a longer run have none. The bias lets slots of a leaf
+//! page, which count from the page's start, travel unchanged. Slots do not decrease and stay in the
+//! heap; bit 31 is set in none but the last, which may be that of a row that is not in the run.
 //!
 //! An answer of any mode holds as many pages as fit the client's buffers and travel the same way. A
 //! copy answer has a run for each page or part of a page. In a gather answer a page without deltas

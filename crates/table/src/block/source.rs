@@ -54,7 +54,7 @@ impl Ahead for () {
 ///
 /// The processor's own prefetcher begins anew with each page of a table, since pages lie apart. A
 /// reader of copies does not wait for that, because the copy asks ahead (`memory::kernels`);
-/// whoever reads in place asks here.
+/// a reader in place asks here.
 #[derive(Clone, Debug, Default)]
 pub struct PagesAhead<'a> {
     now: Lines,

@@ -11,8 +11,8 @@ use crate::schema::ColumnType;
 /// Getters of numbers give values. Text and bytes are borrowed where they lie in memory of one's
 /// own; [`copy_bytes`](Self::copy_bytes) and [`copy_str`](Self::copy_str) take them from anywhere.
 ///
-/// Its bytes may come from a hostile peer: the prefix has the layout's length (whoever made the
-/// view saw to that), and everything else is checked where it is read.
+/// Its bytes may come from a hostile peer: the prefix has the layout's length (the maker of the
+/// view has checked that), and everything else is checked where it is read.
 #[derive(Clone, Copy)]
 pub struct RowView<'a, P = &'a [u8]> {
     prefix: P,

@@ -161,8 +161,8 @@ impl Store {
     }
 
     /// A table that a log or a checkpoint describes, under its old number, with the tree that
-    /// `make_tree` makes of it. None where there is a later table of this name: the log says further on
-    /// that the earlier one was dropped.
+    /// `make_tree` makes of it. None where there is a later table of this name: the log says
+    /// further on that the earlier one was dropped.
     pub(crate) fn restore(
         &self,
         id: u32,

@@ -8,7 +8,8 @@ use rustix::event::EventfdFlags;
 
 use super::sync::AtomicBool;
 
-/// A descriptor that a thread waits for, and whether it was signalled since that thread last looked.
+/// A descriptor that a thread waits for, and whether it was signalled since
+/// that thread last looked.
 #[derive(Debug)]
 pub(crate) struct Wake {
     signalled: AtomicBool,

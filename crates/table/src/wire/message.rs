@@ -231,7 +231,7 @@ pub enum Reply {
         version: u16,
         /// Longest request it takes.
         request_bytes_max: u32,
-        /// Its process id, for whoever measures it.
+        /// Its process id, for clients that measure it.
         pid: u32,
         /// What the server can do.
         features: Features,

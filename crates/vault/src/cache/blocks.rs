@@ -8,7 +8,8 @@ use overside_memory::{Buffer, Bytes, Segment, SegmentId};
 
 /// Where a cache's blocks lie.
 pub trait BlockMemory: fmt::Debug + Send + Sync {
-    /// Some buffers of so many bytes, `count_max` at most, all in one segment of their own; none where the system has no memory.
+    /// Some buffers of so many bytes, `count_max` at most, all in one segment of their own; none
+    /// where the system has no memory.
     fn make(&self, block_bytes: usize, count_max: usize) -> Option<Vec<Buffer>>;
 
     /// None of the buffers that were made in this segment is used any more.
@@ -19,8 +20,8 @@ pub trait BlockMemory: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Private;
 
-/// Buffers of one block each. A block that has left the cache gives its memory back once nobody reads
-/// it any more.
+/// Buffers of one block each. A block that has left the cache gives its memory back once
+/// nobody reads it any more.
 #[derive(Debug)]
 pub(super) struct Pool {
     block_bytes: usize,

@@ -84,8 +84,8 @@ mod tests {
         hits as f64 / all as f64
     }
 
-    /// A loop that is a little longer than the cache is nothing to one that keeps the most recent; the
-    /// policies that were made for it keep most of it.
+    /// A loop that is a little longer than the cache is nothing to one that keeps the most recent;
+    /// the policies that were made for it keep most of it.
     #[test]
     fn loops_tell_policies_apart() {
         let looped = || (0..50_000u64).map(|i| i % 1200);
@@ -96,8 +96,8 @@ mod tests {
         }
     }
 
-    /// Few blocks often, beside a stream of blocks that come once: every policy but the plainest keeps
-    /// the few.
+    /// Few blocks often, beside a stream of blocks that come once: every policy but
+    /// the plainest keeps the few.
     #[test]
     fn a_stream_does_not_flush_what_comes_often() {
         let stream = || {

@@ -1,7 +1,7 @@
 //! Multi-queue (Zhou, Philbin and Li, USENIX 2001; vi-attached-storage §2.2), for a cache below
-//! another one: what the upper cache keeps is never asked for here, and what it evicts comes back late.
-//! So blocks are ordered by how often they came, and keep their frequency for a while after they
-//! have left. Warm blocks stay; hot ones the upper cache has, and cold ones nobody wants.
+//! another one: what the upper cache keeps is never asked for here, and what it evicts comes back
+//! late. So blocks are ordered by how often they came, and keep their frequency for a while after
+//! they have left. Warm blocks stay; hot ones the upper cache has, and cold ones nobody wants.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;

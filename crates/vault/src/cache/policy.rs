@@ -28,8 +28,8 @@ impl Access {
 ///
 /// A policy is pure: the same accesses and the same pins give the same decisions.
 pub trait Policy: Send + fmt::Debug {
-    /// A block is read or written. Where another one must go, `may_go` says of each candidate whether it
-    /// can: a pinned block cannot.
+    /// A block is read or written. Where another one must go, `may_go` says of each candidate
+    /// whether it can: a pinned block cannot.
     fn access(&mut self, block: u64, may_go: &mut dyn FnMut(u64) -> bool) -> Access;
 
     /// A block has left the cache for another reason: it was discarded, or could not be read.
@@ -59,8 +59,8 @@ pub enum PolicyKind {
     Lirs,
     /// Three first-in first-out queues.
     S3Fifo,
-    /// A window in front of a frequency filter. The default: over the traces of the figure `policies` it keeps the most,
-    /// or next to it.
+    /// A window in front of a frequency filter. The default: over the traces of the figure
+    /// `policies` it keeps the most, or next to it.
     #[default]
     WTinyLfu,
 }

@@ -1,5 +1,5 @@
-//! Two queues (Johnson and Shasha, VLDB 1994): blocks come into a short first-in first-out queue, and
-//! into the main one when they come again after they have left it.
+//! Two queues (Johnson and Shasha, VLDB 1994): blocks come into a short first-in first-out queue,
+//! and into the main one when they come again after they have left it.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;
@@ -18,8 +18,8 @@ pub(super) struct TwoQ {
 }
 
 impl TwoQ {
-    /// A quarter for the first queue, and half as many numbers remembered as there are blocks, as its
-    /// authors say.
+    /// A quarter for the first queue, and half as many numbers remembered as there are
+    /// blocks, as its authors say.
     pub(super) fn new(blocks: usize) -> TwoQ {
         TwoQ { blocks, in_max: (blocks / 4).max(1), out_max: (blocks / 2).max(1), queues: Queues::new(3) }
     }

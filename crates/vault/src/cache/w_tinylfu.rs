@@ -1,5 +1,5 @@
-//! A window in front of a frequency filter (Einziger, Friedman and Manes, ACM ToS 2017): what leaves the
-//! window stays only if it came more often than what it would replace.
+//! A window in front of a frequency filter (Einziger, Friedman and Manes, ACM ToS 2017): what
+//! leaves the window stays only if it came more often than what it would replace.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;

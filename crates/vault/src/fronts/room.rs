@@ -2,8 +2,8 @@
 
 use overside_memory::{Buffer, Bytes, Segment};
 
-/// Buffers by powers of two, kept for the next request up to a bound. They lie on pages, in memory that a node may read
-/// from: a device that is remote need not copy what is written.
+/// Buffers by powers of two, kept for the next request up to a bound. They lie on pages, in memory
+/// that a node may read from: a device that is remote need not copy what is written.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     free: [Vec<Buffer>; CLASSES],

@@ -55,7 +55,8 @@ impl Wakes {
         self.stops_until.is_some_and(|until| self.clock.now() >= until)
     }
 
-    /// Says what is ready; where nothing is and the front `sleeps`, it waits for the first until `until`. A device only wakes.
+    /// Says what is ready; where nothing is and the front `sleeps`, it waits for the first until
+    /// `until`. A device only wakes.
     pub(super) fn wait(
         &mut self,
         sleeps: bool,
@@ -88,7 +89,8 @@ pub(super) fn watch(epoll: &OwnedFd, fd: &impl AsFd, token: u64) -> Result<(), V
     epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN).map_err(|errno| failed("epoll_ctl", errno))
 }
 
-/// The set wakes when a device has ended something. A front polls its devices in every turn, so it need not hear of which.
+/// The set wakes when a device has ended something. A front polls its devices in every turn, so
+/// it need not hear of which.
 pub(super) fn watch_device(epoll: &OwnedFd, device: &dyn Device) -> Result<(), VerbsError> {
     device.fd().map_or(Ok(()), |fd| watch(epoll, &fd, DEVICE))
 }

@@ -18,9 +18,9 @@ use crate::members::volatile::SIDE_BYTES;
 use crate::members::{Absent, FileMember, Spindle, Volatile};
 use crate::server::{About, WriterRecord, lock};
 
-/// Opens the members, and makes the volume of them. A redundant one does without those that cannot be opened; where the
-/// description is written down, that they miss writes from now on is noted there first. Beside it is what says which
-/// regions are written.
+/// Opens the members, and makes the volume of them. A redundant one does without those that cannot
+/// be opened; where the description is written down, that they miss writes from now on is noted
+/// there first. Beside it is what says which regions are written.
 pub(super) fn assemble(
     description: &Description,
     written: Option<(PathBuf, PathBuf)>,

@@ -29,9 +29,9 @@ pub fn seeds_superblock() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Reads a member's first blocks, with the sums that they should have: else none would be looked at but those that this
-/// program wrote. What is found must lie in one of the copies, and say where things lie that do not overlap. Whether
-/// there is one.
+/// Reads a member's first blocks, with the sums that they should have: else none would be looked at
+/// but those that this program wrote. What is found must lie in one of the copies, and say where
+/// things lie that do not overlap. Whether there is one.
 #[doc(hidden)]
 pub fn fuzz_superblock(input: &[u8]) -> bool {
     let mut copies = input[..input.len().min(2 * BLOCK_BYTES)].to_vec();

@@ -14,11 +14,13 @@ use super::making::{make_member, make_side, side_of};
 use super::{DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Place, Superblock, of, remote};
 
 impl Home {
-    /// Brings each member up to date that has missed writes, and makes those anew that are gone. Nobody may serve the
-    /// volume meanwhile. Which members these were; `on_progress` hears bytes of the volume that are done, and of how many.
+    /// Brings each member up to date that has missed writes, and makes those anew that are gone.
+    /// Nobody may serve the volume meanwhile. Which members these were; `on_progress` hears bytes
+    /// of the volume that are done, and of how many.
     ///
     /// # Errors
-    /// It is open elsewhere, too few current members can be read, or a file lies in a member's place that is none of it.
+    /// It is open elsewhere, too few current members can be read, or a file lies in a member's
+    /// place that is none of it.
     pub fn repair(
         &self,
         name: &str,

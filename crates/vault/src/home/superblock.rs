@@ -1,18 +1,21 @@
 //! What a member says of itself, in its first blocks.
 //!
-//! Two copies, of which the newer sound one counts: whichever is being written, the other one is whole.
-//! A block of 4,096 bytes, little-endian: magic, version, crc32c of the block with this field zero,
-//! generation, the volume's id, number of this member and of all, layout, flags, stripe, bytes of the
-//! volume, bytes of this member, first byte of its data, length of the name, the name, zeros.
+//! Two copies, of which the newer sound one counts: whichever is being written, the other one is
+//! whole. A block of 4,096 bytes, little-endian. First come magic, version, crc32c of the block
+//! with this field zero, generation, and the volume's id. Then the number of this member and of
+//! all, layout, flags, stripe, bytes of the volume, bytes of this member, and the first byte of its
+//! data. Last the length of the name, the name, and zeros.
 //!
-//! Version 2 has a checksum of each block of the data: a bitmap in the third and fourth block, and a table between
-//! [`DATA_START`] and the data ([`Sums`](overside_volume::Sums)). Its room is for more data than there is, so that the
-//! volume can grow. Members of version 1 are used as they are, without.
+//! Version 2 has a checksum of each block of the data: a bitmap in the third and fourth
+//! block, and a table between [`DATA_START`] and the data ([`Sums`](overside_volume::Sums)).
+//! Its room is for more data than there is, so that the volume can grow. Members of version 1
+//! are used as they are, without.
 
 use overside_disk::BLOCK_BYTES;
 use overside_volume::SumPlaces;
 
-/// Where what lies behind the superblock's copies and the bitmap begins: the table of sums, or without one the data.
+/// Where what lies behind the superblock's copies and the bitmap begins: the table of sums,
+/// or without one the data.
 pub const DATA_START: u64 = 1 << 20;
 /// Bytes of a volume's name at most.
 pub const NAME_BYTES_MAX: usize = 64;

@@ -1,4 +1,5 @@
-//! A member with the times of a disk that turns, really waited: for measurements on a host without one.
+//! A member with the times of a disk that turns, really waited: for
+//! measurements on a host without one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,8 @@ pub struct SpindleTimes {
     pub seek_min: Duration,
     /// The way over the whole disk. Between them the time grows with the root of the distance.
     pub seek_max: Duration,
-    /// One turn. What begins elsewhere than the last request ended waits for a part of it, half on average.
+    /// One turn. What begins elsewhere than the last request ended waits for a
+    /// part of it, half on average.
     pub turn: Duration,
     /// Bytes that pass the head in a second.
     pub bytes_per_s: u64,
@@ -57,8 +59,8 @@ impl SpindleKind {
 
 /// A device that ends each request no earlier than a disk would.
 ///
-/// One request after the other, in the order in which they came; no write cache. The times follow from the
-/// places alone: the same requests take the same time again, whoever asks.
+/// One request after the other, in the order in which they came; no write cache. The times follow
+/// from the places alone: the same requests take the same time again, from any client.
 #[derive(Debug)]
 pub struct Spindle {
     base: Box<dyn Device>,
@@ -66,7 +68,8 @@ pub struct Spindle {
     clock: Arc<dyn Clock>,
     /// The base's descriptor, where it has one, and the timer.
     watch: Watch,
-    /// Readable when the first of what is held may end: whoever waits for a device may have begun to before the request came.
+    /// Readable when the first held request may end: a waiter may have begun to wait
+    /// before the request came.
     timer: OwnedFd,
     timed: Option<Instant>,
     /// Where the last request ended.

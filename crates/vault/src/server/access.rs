@@ -22,8 +22,9 @@ struct Entry {
 pub struct BadAccess(usize);
 
 impl Access {
-    /// What the lines of a file say: volumes, whether their holders may write, and files of keys. Empty lines and lines
-    /// that begin with `#` are passed over. A path that is not absolute begins at `folder`.
+    /// What the lines of a file say: volumes, whether their holders may write, and files of
+    /// keys. Empty lines and lines that begin with `#` are passed over. A path that is not
+    /// absolute begins at `folder`.
     ///
     /// # Errors
     /// The first line that is neither.
@@ -50,8 +51,9 @@ impl Access {
         self.0.push(Entry { volume: volume.to_owned(), writes, key });
     }
 
-    /// Whether the proof is of a key of the volume, for a message and what the node said to it, and then whether its
-    /// holder may write. As many keys are tried for a volume that there is as for one that there is not.
+    /// Whether the proof is of a key of the volume, for a message and what the node said to it,
+    /// and then whether its holder may write. As many keys are tried for a volume that there is
+    /// as for one that there is not.
     pub(super) fn permits(&self, volume: &str, (message, asked): (&[u8], &[u8]), proof: &Proof) -> Option<bool> {
         let tried = self.0.iter().map(|entry| (entry, proof.is_of(&entry.key, message, asked)));
         let tried: Vec<_> = tried.filter(|(entry, holds)| *holds && entry.volume == volume).collect();
@@ -66,7 +68,8 @@ pub fn seeds_access() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// Reads a file of access. What it says must be said again by the lines that are made of it. Whether it says anything sound.
+/// Reads a file of access. What it says must be said again by the lines that are made of it.
+/// Whether it says anything sound.
 #[doc(hidden)]
 pub fn fuzz_access(input: &[u8]) -> bool {
     let text = String::from_utf8_lossy(input);

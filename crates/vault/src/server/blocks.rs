@@ -16,8 +16,9 @@ use crate::cache::BlockMemory;
 
 /// Memory that a node's providers send from as it lies.
 ///
-/// A client over shared memory can read all of a segment that it is sent from, as it can those of its requests. Each
-/// volume's cache has segments of its own, so there it finds blocks of its volume alone.
+/// A client over shared memory can read all of a segment that it is sent from, as it can
+/// those of its requests. Each volume's cache has segments of its own, so there it finds
+/// blocks of its volume alone.
 #[derive(Debug)]
 pub(super) struct Registered {
     with: OnceLock<With>,
@@ -112,7 +113,8 @@ impl BlockMemory for Registered {
 #[derive(Debug)]
 pub(super) struct Blocks {
     pool: Pool,
-    /// What WRITEs write is read into these from clients' memory. They are apart: who takes no answer keeps none of them.
+    /// What WRITEs write is read into these from clients' memory. They are apart: who takes no
+    /// answer keeps none of them.
     reads: Pool,
     /// Those that a device keeps although its WRITE has ended.
     late: Mutex<VecDeque<Bytes>>,
@@ -141,7 +143,8 @@ impl Blocks {
         Ok(Blocks { pool, reads, late: Mutex::default(), room })
     }
 
-    /// A buffer of at least `length` bytes, on pages; of the system's memory where all others are on their way.
+    /// A buffer of at least `length` bytes, on pages; of the system's memory where all
+    /// others are on their way.
     pub(super) fn take(&self, length: usize) -> Option<Block> {
         if length <= self.room
             && let Some(buffer) = self.pool.take()
@@ -185,7 +188,8 @@ impl Blocks {
         }
     }
 
-    /// A header and the first `length` bytes of a block, as a message. What it lies in comes back here when it was sent.
+    /// A header and the first `length` bytes of a block, as a message. What it lies in comes
+    /// back here when it was sent.
     pub(super) fn message(&self, block: Block, bytes: Buffer, length: usize, header: &[u8; HEADER]) -> Message {
         let foreign = |bytes: &[u8]| {
             let all = [&header[..], &bytes[..length]].concat();
@@ -202,8 +206,8 @@ impl Blocks {
     }
 }
 
-/// A header and bytes that lie in a cache, as a message. They stay there until they are sent, or until a client that reads
-/// them there has done so, whatever takes their place.
+/// A header and bytes that lie in a cache, as a message. They stay there until they are sent, or
+/// until a client that reads them there has done so, whatever takes their place.
 pub(super) fn pinned(
     context: &Context<'_>,
     registered: &Registered,
@@ -243,8 +247,8 @@ impl ReadBlock {
         ReadBlock { blocks, buffer: Some(buffer) }
     }
 
-    /// As a request's block of `length` bytes. Where many buffers are in use it is a copy: whatever becomes of the
-    /// request, there are some to read into.
+    /// As a request's block of `length` bytes. Where many buffers are in use it is a copy: whatever
+    /// becomes of the request, there are some to read into.
     pub(super) fn into_block(mut self, length: usize) -> Option<Block> {
         let reads = &self.blocks.reads;
         if reads.free() >= reads.capacity() / 2 {

@@ -14,7 +14,7 @@ use overside_volume::wire::{Alteration, Change, Changed, Malformed, NONCE_BYTES,
 use super::volume::Volume;
 use super::{About, Node, lock};
 
-/// Whoever has the home folder of a node's volumes, and carries changes out there.
+/// The owner of the home folder of a node's volumes, which carries changes out there.
 pub trait Keeper: Send + Sync + fmt::Debug {
     /// Whether a volume may be let go of for a change. It reads what is written down, and no more.
     ///
@@ -22,15 +22,15 @@ pub trait Keeper: Send + Sync + fmt::Debug {
     /// Why not, and what to do, in a line.
     fn allows(&self, volume: &str, what: &Alteration) -> Result<(), String>;
 
-    /// Changes a volume that the node has let go of, and [adds](Node::add_described) to the node what there is then, also
-    /// after a change that failed. What was done, in a line.
+    /// Changes a volume that the node has let go of, and [adds](Node::add_described) to the node
+    /// what there is then, also after a change that failed. What was done, in a line.
     ///
     /// # Errors
     /// Why not, and what to do, in a line. The volume is as it was.
     fn change(&self, node: &Arc<Node>, volume: &str, what: &Alteration) -> Result<String, String>;
 
-    /// Puts another member in the place of one of a volume that the node has let go of while clients use it; and the volume
-    /// as it is then, also after a change that failed.
+    /// Puts another member in the place of one of a volume that the node has let go of while
+    /// clients use it; and the volume as it is then, also after a change that failed.
     fn replace(&self, volume: &str, old: &str, new: &str) -> (Result<String, String>, Reopened);
 }
 
@@ -67,7 +67,8 @@ enum Kept {
 }
 
 impl Node {
-    /// Begins a change, and answers when it is done. Unlike a request it may take long, and has a thread of its own.
+    /// Begins a change, and answers when it is done. Unlike a request it may take long, and
+    /// has a thread of its own.
     pub(super) fn change_later(self: &Arc<Self>, context: &mut Context<'_>, number: u32, change: Change) {
         context.admit();
         let ticket = context.later(number, Order::Free);
@@ -133,8 +134,9 @@ impl Node {
         false
     }
 
-    /// Another member takes the place of one while clients use the volume: their requests wait until the volume is open
-    /// again, and the new member gets what the others have while they go on.
+    /// Another member takes the place of one while clients use the volume: their
+    /// requests wait until the volume is open again, and the new member gets what the
+    /// others have while they go on.
     fn replace_later(
         self: &Arc<Self>,
         keeper: Arc<dyn Keeper>,
@@ -175,7 +177,8 @@ impl Node {
         }
     }
 
-    /// A volume that cannot be opened again: its clients' requests have failed, and they are told why when they return.
+    /// A volume that cannot be opened again: its clients' requests have failed, and they are
+    /// told why when they return.
     fn fail(&self, name: &str, volume: &Arc<Volume>, why: &str) {
         let mut attachments = lock(&self.attachments);
         attachments.retain(|_, other| {
@@ -192,7 +195,8 @@ impl Node {
         self.add_failed(name, why);
     }
 
-    /// A volume that nobody uses is the node's no more; where it could not be opened, there is nothing to end.
+    /// A volume that nobody uses is the node's no more; where it could not be opened,
+    /// there is nothing to end.
     #[expect(clippy::type_complexity, reason = "the volume and its thread")]
     fn let_go(&self, name: &str) -> Result<Option<(Arc<Volume>, Option<Running>)>, Kept> {
         let now = self.clock.now();

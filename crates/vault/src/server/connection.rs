@@ -66,7 +66,8 @@ impl Connection {
         Connection { node, attached: None, greeted: None, challenged: None, reads: Reads::default() }
     }
 
-    /// Says nothing before the key is proved, where there are keys: not even whether there is such a volume.
+    /// Says nothing before the key is proved, where there are keys: not even
+    /// whether there is such a volume.
     fn challenge(&mut self, context: &mut Context<'_>, hello: Hello) -> Result<(), BadMessage> {
         if self.node.options.access.is_none() {
             return self.greet(context, &hello, true);
@@ -98,7 +99,8 @@ impl Connection {
         Ok(())
     }
 
-    /// One answer for whoever has no key of a volume, and for all who ask for one that is not there.
+    /// One answer for a client without the volume's key, and for one that asks for a
+    /// volume that is not there.
     fn proved(&mut self, context: &mut Context<'_>, proof: &Proof) -> Result<(), BadMessage> {
         let challenged = self.challenged.take().ok_or(BadMessage("a proof that nobody asked for"))?;
         let access = self.node.options.access.as_ref();
@@ -289,11 +291,10 @@ impl Connection {
             }
             ledger.enter(request, *credits, context.clock().now())
         })?;
-        let mut reply = self.reply_to(request);
+        let reply = self.reply_to(request);
         let ticket = context.later(request.number as u32, Order::Free);
         if let Admitted::Again(status) = admitted {
-            reply.status = status;
-            answer(ticket, &reply, Some(context));
+            answer(ticket, &Reply { status, ..reply }, Some(context));
             return Ok(());
         }
         if request.operation == Operation::Goodbye {
@@ -306,9 +307,8 @@ impl Connection {
         let takes_memory = moves || matches!(request.operation, Operation::Check { .. });
         let (length, block) = (request.length as usize, moves.then_some(request.length));
         let refuse = |error| {
-            let status = Status::Device(error);
-            to.end(request.number, status, false);
-            Err(Reply { status, ..reply })
+            to.end(request.number, Status::Device(error), false);
+            Err(Reply { status: Status::Device(error), ..reply })
         };
         let prepared = match (request.lba.checked_mul(to.volume.lba_bytes()), block) {
             (None, _) => refuse(DeviceError::Invalid),
@@ -325,8 +325,7 @@ impl Connection {
                     return Ok(());
                 }
                 let (block, payload) = self.block_of(payload, block);
-                let through = to.is_through();
-                match self.work(request.operation, at, length, payload, through, block) {
+                match self.work(request.operation, at, length, payload, to.is_through(), block) {
                     Some(prepared) => Ok(prepared),
                     None => refuse(DeviceError::NoMemory),
                 }
@@ -334,8 +333,7 @@ impl Connection {
         };
         match (prepared, self.node.blocks()) {
             (Ok((work, block)), Some(blocks)) => {
-                let zeroes = matches!(work, Work::Zero { .. } | Work::Discard { .. });
-                let flushes = zeroes && to.is_through();
+                let flushes = matches!(work, Work::Zero { .. } | Work::Discard { .. }) && to.is_through();
                 let route = Route { attachment: to.clone(), to: To::Client { ticket, reply, block }, flushes };
                 to.volume.submit(work, route, blocks, Some(context));
             }

@@ -13,8 +13,9 @@ use super::attachment::Attachment;
 use super::volume::{Route, To};
 use super::{Node, lock};
 
-/// A volume of this process' node. It is a client as every other one is: a writer while no other is, and
-/// fenced off when another takes over. Requests go to the volume's device as they are, without a copy.
+/// A volume of this process' node. It is a client as every other one is: a writer while no
+/// other is, and fenced off when another takes over. Requests go to the volume's device as
+/// they are, without a copy.
 #[derive(Debug)]
 pub struct Door {
     node: Arc<Node>,

@@ -1,4 +1,5 @@
-//! Exactly once: which requests of a client are in flight, and how those ended that it may ask for again.
+//! Exactly once: which requests of a client are in flight, and how those ended
+//! that it may ask for again.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,8 +7,8 @@ use std::time::Instant;
 use overside_service::BadMessage;
 use overside_volume::wire::{RequestHeader, Status};
 
-/// Numbers between a client's lowest unanswered request and its newest, at most. So what is remembered
-/// of a client is bounded.
+/// Numbers between a client's lowest unanswered request and its newest, at most. So what is
+/// remembered of a client is bounded.
 pub const NUMBERS_MAX: u64 = 16_384;
 
 /// One client's requests.
@@ -46,8 +47,8 @@ pub(super) struct Credits {
 }
 
 impl Ledger {
-    /// A connection of this generation comes. Whether it begins the generation: then what older ones
-    /// have in flight must end before it is welcomed. None where there is a newer one.
+    /// A connection of this generation comes. Whether it begins the generation: then what older
+    /// ones have in flight must end before it is welcomed. None where there is a newer one.
     pub(super) fn renew(&mut self, generation: u32) -> Option<bool> {
         if generation < self.generation {
             return None;
@@ -122,7 +123,8 @@ impl Ledger {
         self.bytes += bytes;
     }
 
-    /// A request has ended; `remember` is for those that change something. How many bytes it moved, unless it was not there.
+    /// A request has ended; `remember` is for those that change something. How many bytes it moved,
+    /// unless it was not there.
     pub(super) fn end(&mut self, number: u64, status: Status, remember: bool) -> Option<u64> {
         let Entered { bytes, .. } = self.in_flight.remove(&number)?;
         self.bytes -= bytes;

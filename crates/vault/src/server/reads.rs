@@ -1,7 +1,7 @@
 //! WRITEs whose bytes the node reads from the client's memory.
 //!
-//! Until its bytes are here, such a WRITE has not come: nothing is admitted, fenced or answered before. So a client that
-//! is away, or slow, delays nobody who waits for what was admitted.
+//! Until its bytes are here, such a WRITE has not come: nothing is admitted, fenced or answered
+//! before. So a client that is away, or slow, delays nobody who waits for what was admitted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -58,7 +58,8 @@ impl Reads {
     }
 }
 
-/// READs of one connection at a time: each takes no longer than a copy, and clients that are slow have few buffers.
+/// READs of one connection at a time: each takes no longer than a copy, and clients that
+/// are slow have few buffers.
 const UNDER_WAY_MAX: usize = 16;
 /// While all buffers are in use.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use overside_volume::{Completion, Device, Geometry, Request};
 
-/// A device that can be taken out, and put back as another one with the same bytes. What is asked for meanwhile waits with
-/// whoever asks.
+/// A device that can be taken out, and put back as another one with the same bytes. Requests wait
+/// with their callers meanwhile.
 #[derive(Debug)]
 pub(super) struct Slot {
     geometry: Geometry,

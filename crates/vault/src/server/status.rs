@@ -22,7 +22,8 @@ pub enum StatusError {
     Unknown(String),
 }
 
-/// How the node at the provider's part of an address does, and its volumes: one, or where none is named all.
+/// How the node at the provider's part of an address does, and its volumes: one, or
+/// where none is named all.
 ///
 /// # Errors
 /// Nobody answers there in time, or there is no such volume.

@@ -1,9 +1,10 @@
 //! One volume: its device, and the thread that waits for it.
 //!
-//! Whoever has a request hands it to the device and takes what has ended, on its own thread: what is in
-//! memory costs no hand-over. What ends later is taken by the worker that first had such a request, as
-//! long as that connection lasts: it sends its own answers without another wake-up, and hands on those
-//! of other workers. The volume's thread takes it where no worker does, and sees to times.
+//! A worker that has a request hands it to the device and takes what has ended, on its own thread:
+//! a request that memory answers costs no hand-over. The worker that first had a request that ends
+//! later takes those, as long as that connection lasts. It sends its own answers without another
+//! wake-up, and hands on those of other workers. The volume's thread takes them where no worker
+//! does, and sees to times.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,8 +42,8 @@ pub(super) struct Volume {
     core: Mutex<Core>,
     /// Who writes it: one, or sessions of one group.
     pub(super) writers: Mutex<Vec<Arc<Attachment>>>,
-    /// Writers before it that had requests under way. Not the last of them alone: it may have been replaced while it
-    /// waited itself.
+    /// Writers before it that had requests under way. Not the last of them alone: it may have been
+    /// replaced while it waited itself.
     leaving: Mutex<Vec<Arc<Attachment>>>,
     /// Who wrote it last, in whichever life of the node.
     record: Mutex<Option<WriterRecord>>,
@@ -230,7 +231,8 @@ impl Volume {
         if self.files.is_some() { bytes.min(PIECE_BYTES as u32) } else { bytes }
     }
 
-    /// A writer's place is another's, or free: what it has under way must end before the next one begins.
+    /// A writer's place is another's, or free: what it has under way must end
+    /// before the next one begins.
     pub(super) fn replaced(&self, writer: &Arc<Attachment>) {
         lock(&self.leaving).push(writer.clone());
     }
@@ -242,7 +244,8 @@ impl Volume {
         leaving.clone()
     }
 
-    /// Whether somebody else has written it since this session of an earlier life did. Of some volumes nobody knows.
+    /// Whether somebody else has written it since this session of an earlier life did. Of
+    /// some volumes nobody knows.
     pub(super) fn has_replaced(&self, session: u64) -> bool {
         lock(&self.record).as_ref().is_some_and(|record| record.is_replaced(session))
     }
@@ -392,7 +395,8 @@ impl Volume {
         lock(&self.about).clone()
     }
 
-    /// Takes its device away once that has ended what it has, with nothing left to be settled. Requests wait from then on.
+    /// Takes its device away once that has ended what it has, with nothing left to be settled.
+    /// Requests wait from then on.
     ///
     /// # Errors
     /// The device does not end what it has; it stays, and goes on.
@@ -479,7 +483,8 @@ impl Attended for Attending {
 }
 
 impl Core {
-    /// The number of a worker that attends to the device from now on, where none does and something is to be waited for.
+    /// The number of a worker that attends to the device from now on, where none does and
+    /// something is to be waited for.
     fn attend(&mut self) -> Option<(u64, OwnedFd)> {
         if self.attended.is_some() || self.routes.is_empty() {
             return None;
@@ -490,7 +495,8 @@ impl Core {
         Some((self.attendances, fd))
     }
 
-    /// Whether the device is to be polled before the volume's thread wakes. Once: that is told to it.
+    /// Whether the device is to be polled before the volume's thread wakes.
+    /// Once: that is told to it.
     fn wakes_too_late(&mut self) -> bool {
         let Some(until) = self.sleeps else { return false };
         let due = self.store.device().due();

@@ -1,7 +1,8 @@
 //! Who writes a volume, known beyond one life of its node.
 //!
-//! A client whose node was restarted comes again with what it had no answer to, and with what it keeps. If another has
-//! written since, that would be older than what is there: such a client is fenced off.
+//! A client whose node was restarted comes again with what it had no answer to, and with
+//! what it keeps. If another has written since, that would be older than what is there:
+//! such a client is fenced off.
 
 use std::fmt;
 

@@ -11,8 +11,8 @@ use overside_volume::{Completion, Device, Geometry, Request, Work};
 use super::TraceRequest;
 use crate::server::lock;
 
-/// A device whose READs and WRITEs are written down as they are submitted. What cannot be written down is carried out
-/// all the same; [`Trace::written`] says so.
+/// A device whose READs and WRITEs are written down as they are submitted. What cannot be written
+/// down is carried out all the same; [`Trace::written`] says so.
 #[derive(Debug)]
 pub struct Recorder<D, W> {
     device: D,

@@ -93,8 +93,8 @@ impl Key {
         Self([0; 32])
     }
 
-    /// A proof for `role` over everything that was said, which is to hold a nonce of whoever checks
-    /// it.
+    /// A proof for `role` over everything that was said, which must hold a
+    /// nonce of the checking side.
     pub fn prove(&self, role: &str, transcript: &[u8]) -> [u8; 32] {
         let mut hasher = Hasher::new_keyed(&self.0);
         hasher.update(&(role.len() as u64).to_le_bytes()).update(role.as_bytes()).update(transcript);

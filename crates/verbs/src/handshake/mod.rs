@@ -2,13 +2,13 @@
 //!
 //! Connector and listener each bring a nonce. Each proves the key over everything that was said, in
 //! a role of its own. So nothing of it can be played back, on this transport or another. The
-//! connector proves first: whoever only reaches the port hears nothing that depends on the key. The
-//! listener's proof says that the connector's was taken; zeros in its place say that it was not.
-//! The same words, in two more roles, are the keys of the tags that may follow.
+//! connector proves first: a stranger that only reaches the port gets nothing that depends on the
+//! key. The listener's proof says that the connector's was taken; zeros in its place say that it
+//! was not. The same words, in two more roles, are the keys of the tags that may follow.
 //!
-//! [`Handshake`] is one side of it as bytes that come and go, whatever carries them; [`stream`]
-//! carries them over a socket. Nothing here is secret but the key: whoever sees the wire reads
-//! everything on it.
+//! [`Handshake`] is one side of it as bytes that come and go, whatever carries them;
+//! [`stream`] carries them over a socket. Nothing here is secret but the key: a reader of the
+//! wire reads everything on it.
 
 #[cfg(test)]
 mod corpus;
@@ -106,7 +106,7 @@ impl Handshake {
         }
     }
 
-    /// A listener that takes no more connections for now says so to whoever comes.
+    /// A listener that takes no more connections for now says so to each connector.
     pub fn decline(&mut self) {
         self.ours.declines = true;
     }
@@ -164,7 +164,8 @@ impl Handshake {
         if self.has_greeted() { PROOF_BYTES } else { HELLO_BYTES }
     }
 
-    /// The listener hears the greeting, and greets. Whoever differs is told how by our greeting.
+    /// The listener hears the greeting, and greets. A connector that differs
+    /// learns how from our greeting.
     fn greeted(&mut self) -> Turn {
         let said = self.heard;
         let Some(theirs) = Hello::decode(&said, self.terms.version) else {
@@ -359,8 +360,8 @@ mod tests {
         assert!(matches!(hears(&mut down, &proof), (Turn::Known(_), proof) if proof.len() == PROOF_BYTES));
     }
 
-    /// Whoever stands in between cannot talk them out of tags or into another version: the proofs
-    /// are over the greetings.
+    /// A man in the middle cannot talk them out of tags or into another version: the
+    /// proofs are over the greetings.
     #[test]
     fn a_greeting_that_was_changed_on_its_way_is_noticed() {
         let terms = terms(Some(7));

@@ -1,8 +1,8 @@
 //! Whether bytes can be a key: 32 or more of randomness, as they are, in hex or in base64.
 //!
-//! Keys are not stretched, so whoever hears one connection, or answers one, can try words as fast
-//! as he can count. Only what nobody can guess withstands that. This is an estimate: it finds pass
-//! phrases and patterns, not every weak key.
+//! Keys are not stretched, so an attacker that hears one connection, or answers one, can try words
+//! as fast as it can count. Only a key that cannot be guessed withstands that. This is an estimate:
+//! it finds pass phrases and patterns, not every weak key.
 
 /// Why bytes are no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

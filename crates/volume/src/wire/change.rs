@@ -1,4 +1,5 @@
-//! Changes to a node's volumes: asked for without a session, by whoever the node lets connect.
+//! Changes to a node's volumes: asked for without a session, by any client
+//! that the node lets connect.
 
 use super::request::CHANGE;
 use super::{HEADER, Malformed, NAME_BYTES_MAX, Status, VERSION, begin, header, put, u32_at, u64_at, zeros};

@@ -19,7 +19,7 @@ pub const FEATURES: u64 = KEEPS | GRANTS;
 
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;
-/// The role of whoever attaches a volume: a proof is of no use anywhere else.
+/// The role of a client that attaches a volume: a proof is of no use anywhere else.
 const PROVES: &str = "overside volume attach 1";
 
 /// What a client says first.

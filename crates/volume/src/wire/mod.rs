@@ -25,7 +25,7 @@
 //! | 16 | 8 | session; 0 begins one | session |
 //! | 24 | 4 | generation | the same |
 //! | 28 | 4 | zero | unit in bytes |
-//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered; 2: it wants a volume of files; 4: its WRITEs may be grants | those that both use; 1: writes are acknowledged before they are safe; 2: the volume keeps files; 4: grants |
+//! | 32 | 8 | features; 1: it keeps what no FLUSH has covered; 2: it wants a volume of files; 4: its WRITEs may be grants | those that both use. 1: writes are acknowledged before they are safe; 2: the volume keeps files; 4: grants |
 //! | 40 | 4 | the client's process, for people | incarnation of the node, 8 bytes |
 //! | 44 | 4 | zero | |
 //! | 48 | 8 | incarnation that gave the session, or 0 | length of the volume in bytes |

@@ -1,4 +1,5 @@
-//! How a node and its volumes do: asked for without a session, by whoever the node lets connect.
+//! How a node and its volumes do: asked for without a session, by any client
+//! that the node lets connect.
 
 use super::request::INQUIRY;
 use super::{HEADER, Malformed, NAME_BYTES_MAX, Status, VERSION, begin, header, put, u32_at, u64_at, zeros};

@@ -1,5 +1,5 @@
-//! What lies in the node's cache: reads of it beside other servers, a bare copy and a local file; by depth, by size, and
-//! with one processor or two.
+//! What lies in the node's cache: reads of it beside other servers, a bare copy and a local file;
+//! by depth, by size, and with one processor or two.
 
 use super::{
     BLOCK_BYTES, KIB,
@@ -119,7 +119,7 @@ pub(super) fn with_files() -> (String, Disks) {
 /// A program that reads a file, who serves it, and who stands between.
 pub(super) type AsFile = Result<(Reader, u32, Option<u32>)>;
 
-/// A volume as a file, by whoever may mount one.
+/// A volume as a file, where this process may mount one.
 pub(super) fn as_file(node: &Node, keeper: &Keeper, all: &mut Vec<Attached>) -> AsFile {
     let path = keeper.folder().join("file");
     let attached = Attached::as_file(node, VOLUME, &path)?;
@@ -200,7 +200,8 @@ impl Side {
     }
 }
 
-/// Processor time of a process that has nothing to do any more: of one that runs the kernel knows less.
+/// Processor time of a process that has nothing to do any more: of one that
+/// runs the kernel knows less.
 fn settled(pid: u32) -> Result<Cpu> {
     thread::sleep(SETTLING);
     Ok(Cpu::of(pid)?)
@@ -315,7 +316,8 @@ fn by_processors(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
-/// What a node takes with sessions that ask nothing: at rest, and a second after one of them has asked as much as it could.
+/// What a node takes with sessions that ask nothing: at rest, and a second after one of them has
+/// asked as much as it could.
 fn idle(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("blocks: idle sessions");
     let node = Node::start(cached_order())?;

@@ -1,4 +1,5 @@
-//! A node without a cache beside the same disks in this process: by size, by requests outstanding, by the longest request.
+//! A node without a cache beside the same disks in this process: by size, by requests
+//! outstanding, by the longest request.
 
 use super::{
     BLOCK_BYTES, KIB,
@@ -166,7 +167,8 @@ pub(super) fn raid(side: usize) -> &'static str {
     if side == 0 { "local disks" } else { RAID[side - 1].0 }
 }
 
-/// So many random places of a volume after a first one: the same in the same round, and as far apart whatever the length.
+/// So many random places of a volume after a first one: the same in the same round, and as far
+/// apart whatever the length.
 fn places(volume: u64, bytes: usize, round: usize, count: u64) -> Vec<u64> {
     let (mut random, bytes) = (Random(round as u64), bytes as u64);
     (0..=count).map(|_| random.below(volume / bytes) * bytes).collect()

@@ -138,7 +138,8 @@ mod tests {
     use super::super::load::{Client, LoadSpec};
     use super::*;
 
-    /// What the paper's argument of RAID 5 counts: a whole row is written without a read, a part of it is not.
+    /// What the paper's argument of RAID 5 counts: a whole row is written without a
+    /// read, a part of it is not.
     #[test]
     fn a_row_at_once_costs_its_disks_one_write_each() {
         let (device, ios) = Disks::Parity(10).open().unwrap();

@@ -1,4 +1,5 @@
-//! Reads of which so many in a hundred are in the node's cache: of one disk, one at a time, and of five in stripes.
+//! Reads of which so many in a hundred are in the node's cache: of one disk, one at a
+//! time, and of five in stripes.
 
 use super::{
     BLOCK_BYTES, KIB,
@@ -121,7 +122,8 @@ fn warm(client: &mut Client) -> Result<Stretch> {
     (0..4).try_fold(Stretch::default(), |_, _| client.places(load, &blocks))
 }
 
-/// Where requests go: to what is in the cache, or to what was not read for as long as the cache remembers.
+/// Where requests go: to what is in the cache, or to what was not read for as
+/// long as the cache remembers.
 struct Places {
     /// Of the longest request each, in a random order.
     slots: Vec<u64>,
@@ -146,7 +148,8 @@ impl Places {
         (first..self.next).map(|number| self.slots[number % self.slots.len()]).collect()
     }
 
-    /// These places, which miss but where all are to hit, and as many others between as make `hits` in a hundred. The first stays first.
+    /// These places, which miss but where all are to hit, and as many others between as make `hits`
+    /// in a hundred. The first stays first.
     fn mixed(&mut self, bytes: usize, hits: u64, cold: &[u64]) -> Vec<u64> {
         let misses = cold.len() as u64 - 1;
         let count = if hits == 100 { 20 * misses } else { misses * 100 / (100 - hits) };
@@ -193,7 +196,8 @@ mod tests {
         }
     }
 
-    /// A constant step takes the arm the same way each time; chance takes it a third of the disk, now less and now more.
+    /// A constant step takes the arm the same way each time; chance takes it a third of the
+    /// disk, now less and now more.
     #[test]
     fn places_that_miss_are_random_and_cover_the_disk_before_they_come_again() {
         let mut places = Places::new(DISK_BYTES);

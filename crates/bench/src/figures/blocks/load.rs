@@ -101,7 +101,8 @@ impl Client {
         }
     }
 
-    /// Polls for so long before it sleeps, as an application may that has nothing else to do (vi-attached-storage §4.2); of 0, sleeps at once.
+    /// Polls for so long before it sleeps, as an application may that has nothing else to do
+    /// (vi-attached-storage §4.2); of 0, sleeps at once.
     pub(super) fn polling(self, ns: u64) -> Client {
         Client { waits: Waits::Polls(ns), ..self }
     }
@@ -270,8 +271,9 @@ impl Client {
     }
 }
 
-/// Requests of a server that answers one after another, as many outstanding as are asked for, where `place` says and until it says no
-/// more. `asks` sends the request of a number for a place; `ended` waits until one has ended, and gives its number.
+/// Requests of a server that answers one after another, as many outstanding as are asked for, where
+/// `place` says and until it says no more. `asks` sends the request of a number for a place;
+/// `ended` waits until one has ended, and gives its number.
 pub(super) fn closed_loop<S>(
     server: &mut S,
     load: LoadSpec,

@@ -1,4 +1,5 @@
-//! ext4 on a loop device over a file that a process serves, and a program that reads a file there past the page cache.
+//! ext4 on a loop device over a file that a process serves, and a program that reads a file
+//! there past the page cache.
 
 use super::reader::{Found, Reader};
 use crate::figures::oltp::place::program_at;
@@ -6,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::geteuid;
 use std::{fs, path::Path};
 
-/// Makes the file system on `image`, and mounts it at `at` for the program alone: the mount goes with it.
+/// Makes the file system on `image`, and mounts it at `at` for the program
+/// alone: the mount goes with it.
 pub(super) fn start(image: &Path, at: &Path) -> Result<Reader> {
     ensure!(geteuid().is_root(), "a loop device needs root");
     for (program, package) in [("losetup", "mount"), ("mount", "mount"), ("mkfs.ext4", "e2fsprogs")] {

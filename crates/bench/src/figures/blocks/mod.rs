@@ -1,5 +1,6 @@
-//! `blocks`: requests to a storage node's volumes (figures 3, 5 and 6 of vi-attached-storage): what lies in its cache,
-//! beside other servers, a bare copy and a local file; and what its disks must do, beside the same disks in one process.
+//! `blocks`: requests to a storage node's volumes (figures 3, 5 and 6 of vi-attached-storage).
+//! Requests that its cache answers stand beside other servers, a bare copy and a local file. Those
+//! that its disks answer stand beside the same disks in one process.
 
 mod cached;
 pub(super) mod clients;

@@ -1,4 +1,5 @@
-//! The plainest client of NBD there is: the same for every server, so that servers are compared and not their clients.
+//! The plainest client of NBD there is: the same for every server, so that servers are
+//! compared and not their clients.
 
 use super::load::{LoadSpec, STEP_BYTES, Stretch, closed_loop, known};
 use anyhow::{Context, Result, bail, ensure};

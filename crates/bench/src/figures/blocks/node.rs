@@ -116,8 +116,8 @@ impl Node {
         Ok([word()?, word()?])
     }
 
-    /// Nanoseconds in which the workers that serve volumes have polled for nothing. The process that is asked works for the answer:
-    /// ask outside of what is measured.
+    /// Nanoseconds in which the workers that serve volumes have polled for nothing. The process
+    /// that is asked works for the answer: ask outside of what is measured.
     pub(super) fn polled_ns(&mut self) -> Result<u64> {
         write_words(&mut self.line, &[POLLED])?;
         read_word(&mut self.line).context("the storage node ended; its last words are above")

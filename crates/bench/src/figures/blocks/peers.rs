@@ -74,7 +74,8 @@ fn qemu(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
     qemu_as(keeper, bytes, &[])
 }
 
-/// Of a file that is read and written past the page cache; a write has ended when it is on the disk.
+/// Of a file that is read and written past the page cache; a write has
+/// ended when it is on the disk.
 pub(super) fn qemu_past_the_page_cache(keeper: &mut Keeper, bytes: u64) -> Result<(u32, Nbd)> {
     qemu_as(keeper, bytes, &["--cache=directsync", "--aio=native"])
 }

@@ -1,5 +1,5 @@
-//! A program that reads a file by `pread`: a process of its own, so that the same program reads whatever it is told of, under whatever it
-//! is run by.
+//! A program that reads a file by `pread`: a process of its own, so that the same program reads
+//! whatever it is told of, under whatever it is run by.
 
 use super::{
     cached::BYTES,
@@ -46,7 +46,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Runs it by a command that is given the program's words behind its own, and has checked all of the file.
+    /// Runs it by a command that is given the program's words behind its own, and has
+    /// checked all of the file.
     pub(super) fn start(by: &[&str], found: Found, file: &Path) -> Result<Reader> {
         let file = file.to_str().context("the name of the folder for scratch files is no text; choose another")?;
         let found = ALL.iter().find(|(one, _)| *one == found).map_or("", |(_, name)| name);

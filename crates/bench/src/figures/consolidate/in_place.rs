@@ -1,8 +1,10 @@
-//! A store that updates in place, beside the tree: its writers wait until the device has read the page (to-copy §4.1, TC-M14).
+//! A store that updates in place, beside the tree: its writers wait until the device has read the
+//! page (to-copy §4.1, TC-M14).
 //!
-//! What a device reads must not change. A tree never changes a page that was published; a store that updates in place has to treat the
-//! device as a reader who holds a lock on the whole page until the send has completed. Here the lock is the page's reference count: a
-//! transmission has a share of the page, and a writer needs it alone.
+//! What a device reads must not change. A tree never changes a page that was published. A store
+//! that updates in place has to treat the device as a reader who holds a lock on the whole page
+//! until the send has completed. Here the lock is the page's reference count: a transmission has a
+//! share of the page, and a writer needs it alone.
 
 use super::{Digest, PAGE_BYTES, RECORD_BYTES, Table, VALUE_BYTES, as_it_lies, whole};
 use crate::{
@@ -43,7 +45,8 @@ impl InPlace {
         (self.pages.len() * ROWS_A_PAGE) as u64
     }
 
-    /// Changes a row, once no transmission has its page; not if the stretch is over first: nobody releases pages then.
+    /// Changes a row, once no transmission has its page; not if the stretch is over first:
+    /// nobody releases pages then.
     fn put(&self, row: u64, value: &[u8; VALUE_BYTES], is_over: &AtomicBool) {
         let (page, at) = (row as usize / ROWS_A_PAGE, row as usize % ROWS_A_PAGE * RECORD_BYTES as usize);
         while !is_over.load(Ordering::Acquire) {
@@ -231,7 +234,8 @@ mod tests {
         InPlace::new(&Pool::new(segment, PAGE_BYTES).unwrap())
     }
 
-    /// As long as a transmission has a page, its bytes stay, and the writer waits; other pages are written meanwhile.
+    /// As long as a transmission has a page, its bytes stay, and the writer waits; other
+    /// pages are written meanwhile.
     #[test]
     fn a_put_waits_until_its_page_was_sent() {
         let store = store(2);

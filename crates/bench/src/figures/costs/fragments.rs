@@ -103,7 +103,8 @@ type Key = fn(&Row<'_>) -> i64;
 /// What joins go by: with orders (queries 3, 5, 7 to 10, 12, 18, 21), with part (8, 9, 14, 17, 19).
 const KEYS: [(&str, Key); 2] = [("order", |row| row.orderkey), ("part", |row| row.partkey)];
 const DESTINATIONS: [u64; 3] = [2, 8, 32];
-/// The columns of fixed width that a query reads of lineitem, by the table's numbers, in their order.
+/// The columns of fixed width that a query reads of lineitem, by the table's
+/// numbers, in their order.
 const QUERIES: [(u64, &[usize]); 4] =
     [(1, &[4, 5, 6, 7, 10]), (3, &[0, 5, 6, 10]), (6, &[4, 5, 6, 10]), (14, &[1, 5, 6, 10])];
 const SCALE: f64 = 0.01;

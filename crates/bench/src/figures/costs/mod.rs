@@ -1,6 +1,7 @@
-//! `costs`: what stands behind the papers' arguments. What registering memory takes, how long a page is held while it is sent, and
-//! what an atomic takes that a WRITE does not. What of a round trip is the kernel's, and what copying asks of memory. How the
-//! fragments of TPC-H's own shuffles and projections lie.
+//! `costs`: what stands behind the papers' arguments. What registering memory takes, how long a
+//! page is held while it is sent, and what an atomic takes that a WRITE does not. What of a round
+//! trip is the kernel's, and what copying asks of memory. How the fragments of TPC-H's own
+//! shuffles and projections lie.
 
 mod fragments;
 mod kernel;

@@ -1,4 +1,5 @@
-//! What the size of pages under sent memory changes: records packed from it, and pages of it sent from where they lie.
+//! What the size of pages under sent memory changes: records packed from it, and pages of it
+//! sent from where they lie.
 
 use super::super::{
     Setting,

@@ -1,8 +1,9 @@
-//! The memory traffic of copying records and of gathering them, at the sender, counted by a simulated cache.
+//! The memory traffic of copying records and of gathering them, at the sender,
+//! counted by a simulated cache.
 //!
-//! Processors of shared machines have no counters for it. So the sending is run once more under valgrind, whose cache simulation
-//! (cachegrind's, by callgrind, which counts one function alone) says how many lines come from memory and go there. The device's own
-//! reads are not in it.
+//! Processors of shared machines have no counters for it. So the sending is run once more under
+//! valgrind, whose cache simulation (cachegrind's, by callgrind, which counts one function alone)
+//! says how many lines come from memory and go there. The device's own reads are not in it.
 
 use super::super::{
     Setting,
@@ -77,7 +78,8 @@ fn count(way: Way, record_bytes: usize) -> Result<f64> {
     Ok((LINE_BYTES * lines) as f64 / SENT_BYTES as f64)
 }
 
-/// Lines that came from memory or went there, by callgrind's report: last-level misses, and what is written back for them.
+/// Lines that came from memory or went there, by callgrind's report: last-level misses, and what
+/// is written back for them.
 fn lines_of(report: &str) -> Option<u64> {
     let of = |what: &str| report.lines().find_map(|line| line.split_once(what)?.1.split_once(':')).map(|(_, it)| it);
     let (events, counts) = (of("Events")?, of("Collected")?);

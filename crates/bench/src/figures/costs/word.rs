@@ -1,5 +1,5 @@
-//! What an atomic costs beside a plain operation: a word of the peer's memory, written by WRITE and added to by FETCH_ADD, each
-//! request alone (rdma-sockets, variant 2).
+//! What an atomic costs beside a plain operation: a word of the peer's memory, written by WRITE and
+//! added to by FETCH_ADD, each request alone (rdma-sockets, variant 2).
 
 use super::super::{
     Setting,

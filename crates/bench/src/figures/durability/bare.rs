@@ -43,7 +43,8 @@ impl Bare {
         Ok(Bare { disk, file, at: 0 })
     }
 
-    /// Writes `bytes` again and again, `depth` at a time, each with RWF_DSYNC, for so long: nanoseconds that each took, and all.
+    /// Writes `bytes` again and again, `depth` at a time, each with RWF_DSYNC, for so long:
+    /// nanoseconds that each took, and all.
     pub(super) fn writes(&mut self, bytes: usize, depth: usize, ns: u64) -> Result<(Vec<u64>, u64)> {
         let length = bytes.next_multiple_of(BLOCK_BYTES);
         let mut done: Vec<Completion> = Vec::new();
@@ -88,7 +89,8 @@ impl Bare {
     }
 }
 
-/// Reads the pages of a directory's checkpoint past the page cache, and checksums them, by all processors: nanoseconds.
+/// Reads the pages of a directory's checkpoint past the page cache, and checksums them, by all
+/// processors: nanoseconds.
 pub(super) fn read_and_checksum(dir: &Path) -> Result<u64> {
     let mut chunks = Vec::new();
     for entry in fs::read_dir(dir.join("checkpoint"))? {

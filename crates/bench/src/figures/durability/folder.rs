@@ -5,7 +5,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{statfs, statvfs};
 use std::path::{Path, PathBuf};
 
-/// A folder beside the current one, or where it is asked for, that somebody else clears away whatever becomes of this process.
+/// A folder beside the current one, or where it is asked for, that somebody else clears away
+/// whatever becomes of this process.
 pub(super) struct DataFolder {
     keeper: Keeper,
 }

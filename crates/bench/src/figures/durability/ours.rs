@@ -12,7 +12,8 @@ use anyhow::Result;
 use overside::table::wire::Durability;
 use std::path::Path;
 
-/// A folder for all stores of a comparison, which is cleared away with their servers whatever becomes of this process.
+/// A folder for all stores of a comparison, which is cleared away with their servers whatever
+/// becomes of this process.
 pub struct Testbed {
     place: DataFolder,
 }

@@ -1,4 +1,5 @@
-//! Recovery: pages adopted from a checkpoint, records replayed from a log, and the same rows inserted.
+//! Recovery: pages adopted from a checkpoint, records replayed from a log,
+//! and the same rows inserted.
 
 use super::bare;
 use crate::{
@@ -77,7 +78,8 @@ fn recovered(setting: &Setting<'_>, dir: &Path, rows: u64, by_log: bool) -> Resu
     Ok(found)
 }
 
-/// As many rows, in the order in which they were put, into a tree of this process, many at a time. They are encoded before.
+/// As many rows, in the order in which they were put, into a tree of this process, many at a time.
+/// They are encoded before.
 fn inserted(rows: u64) -> Result<u64> {
     let layout = Arc::new(RowLayout::new(&schema()?));
     let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, Arc::new(()))?;

@@ -1,4 +1,5 @@
-//! What shared memory gives with nothing around it: a ring whose ends spin, and a word that is handed over by the kernel.
+//! What shared memory gives with nothing around it: a ring whose ends spin, and a word that is
+//! handed over by the kernel.
 
 use super::play::{Ball, Side, Stretch, follow, lead};
 use anyhow::{Result, ensure};

@@ -1,5 +1,5 @@
-//! The ping-pong programs that come with libfabric and UCX, and NetPIPE over Open MPI, where they are installed: run as they are, side
-//! by side with the rest.
+//! The ping-pong programs that come with libfabric and UCX, and NetPIPE over Open MPI, where they
+//! are installed: run as they are, side by side with the rest.
 
 use super::play::{Seats, Stretch};
 use crate::process::Process;
@@ -82,8 +82,8 @@ impl Program {
         command
     }
 
-    /// One end of it. It ends when the process that started it does, and is asked to: libfabric takes its segment out of `/dev/shm`
-    /// when it is, and leaves it there when it is killed.
+    /// One end of it. It ends when the process that started it does, and is asked to: libfabric
+    /// takes its segment out of `/dev/shm` when it is, and leaves it there when it is killed.
     fn end(self, port: u16, iterations: u64, size: usize, leads: bool) -> Command {
         let mut command = Program::guarded();
         command.arg(self.command().0);
@@ -105,7 +105,8 @@ impl Program {
         command
     }
 
-    /// Nanoseconds of a round trip, of what the leading end printed last: all tell the time of one way, in microseconds.
+    /// Nanoseconds of a round trip, of what the leading end printed last: all tell the time of
+    /// one way, in microseconds.
     fn round_trip_ns(self, printed: &str) -> Option<f64> {
         let last = printed.lines().rfind(|line| !line.trim().is_empty())?;
         let one_way = match self {
@@ -121,7 +122,8 @@ impl Program {
 }
 
 impl Foreign {
-    /// Those of the wanted ones that work where and beside what this process is now, and of each other one why it does not.
+    /// Those of the wanted ones that work where and beside what this process is now, and of each
+    /// other one why it does not.
     pub(super) fn present(
         seats: &Seats,
         slice_ns: u64,
@@ -163,8 +165,8 @@ impl Foreign {
         self.program.name()
     }
 
-    /// Lets both ends play for about so long, unless it failed once. What of their processor time is not for starting and connecting
-    /// nobody tells.
+    /// Lets both ends play for about so long, unless it failed once. What of their processor time
+    /// is not for starting and connecting nobody tells.
     pub(super) fn play(&mut self, seats: &Seats, slice_ns: u64, size: usize) -> Stretch {
         let played = if self.failed.is_some() { Ok(Stretch::default()) } else { self.try_play(seats, slice_ns, size) };
         played.unwrap_or_else(|why| {
@@ -226,7 +228,8 @@ impl Running {
         Ok(Running { process: Process::of(child, name), out, err })
     }
 
-    /// What it printed and what it complained of, or that it failed; an error when it does not end in time.
+    /// What it printed and what it complained of, or that it failed; an error when
+    /// it does not end in time.
     fn ended(mut self, deadline: Instant) -> Result<Result<(String, String), String>> {
         let status = loop {
             match self.process.ended()? {

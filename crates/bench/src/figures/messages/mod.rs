@@ -1,5 +1,6 @@
-//! `messages`: round trips of small messages (table 1 of rdma-sockets and its sweep of inline sizes), beside the kernel's sockets and
-//! what bare shared memory gives, on idle cores, on one core and on busy ones.
+//! `messages`: round trips of small messages (table 1 of rdma-sockets and its sweep of
+//! inline sizes). The kernel's sockets and bare shared memory stand beside, on idle cores,
+//! on one core and on busy ones.
 
 pub(super) mod bare;
 mod foreign;

@@ -95,8 +95,8 @@ pub(in crate::figures) struct Match {
 }
 
 impl Match {
-    /// Starts the other process, which is to be `kind` with these arguments and has `input` as its standard input; `open` makes this
-    /// end of it.
+    /// Starts the other process, which is to be `kind` with these arguments and has `input` as its
+    /// standard input; `open` makes this end of it.
     pub(in crate::figures) fn start(
         seats: &Seats,
         name: &str,
@@ -156,7 +156,8 @@ pub(in crate::figures) fn child(arguments: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Which processors this process may use, put back when dropped; children started meanwhile inherit them.
+/// Which processors this process may use, put back when dropped; children
+/// started meanwhile inherit them.
 pub(in crate::figures) struct Pinned(CpuSet);
 
 impl Pinned {
@@ -178,7 +179,8 @@ impl Drop for Pinned {
     }
 }
 
-/// Where the ends of a side run: this process where it is pinned to, and what it starts as well, unless it is the other end.
+/// Where the ends of a side run: this process where it is pinned to, and what it starts as well,
+/// unless it is the other end.
 pub(in crate::figures) struct Seats {
     other: CpuSet,
     pinned: Pinned,
@@ -186,8 +188,9 @@ pub(in crate::figures) struct Seats {
 }
 
 impl Seats {
-    /// On the first processors of those allowed now, beside programs that keep them busy. `apart`: each end on one of its own, so that
-    /// it does not depend on the scheduler whether there are two.
+    /// On the first processors of those allowed now, beside programs that keep them
+    /// busy. `apart`: each end on one of its own, so that it does not depend on the
+    /// scheduler whether there are two.
     pub(super) fn take(processors: usize, busy: usize, apart: bool) -> Result<Seats> {
         let all = allowed()?;
         let set = |skipped: usize, count: usize| set_of(cpus_of(&all).skip(skipped).take(count));

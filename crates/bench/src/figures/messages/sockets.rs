@@ -40,7 +40,8 @@ impl Stream {
     }
 }
 
-/// A listener for one connection: plain TCP proves no key, so who comes says a secret that was told to nobody else.
+/// A listener for one connection: plain TCP proves no key, so who comes says a secret that
+/// was told to nobody else.
 pub(super) struct Awaiting {
     listener: TcpListener,
     pub(super) secret: String,

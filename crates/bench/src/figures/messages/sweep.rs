@@ -1,4 +1,5 @@
-//! Bytes in the request or fetched from memory, by size (rdma-sockets' `rdmaInlineComparison`, RS-M19).
+//! Bytes in the request or fetched from memory, by size (rdma-sockets'
+//! `rdmaInlineComparison`, RS-M19).
 
 use super::{
     Placement, provided, slice_ns,

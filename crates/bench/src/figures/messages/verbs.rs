@@ -1,9 +1,10 @@
 //! The ways of rdma-sockets over any provider, and SEND beside them.
 //!
-//! `index`: the message by WRITE, then a counter raised by FETCH_ADD (RS-M09). `header and footer`: one WRITE of length, message and
-//! validity into zeroed memory; the receiver looks at the header, then at the footer, and zeroes what it took (RS-M10 to RS-M13).
-//! `inline`: the same with the bytes in the request (RS-M18). These poll memory, and cannot sleep. SEND meets a receive and sleeps
-//! by itself.
+//! `index`: the message by WRITE, then a counter raised by FETCH_ADD (RS-M09).
+//! `header and footer`: one WRITE of length, message and validity into zeroed memory; the
+//! receiver looks at the header, then at the footer, and zeroes what it took (RS-M10 to RS-M13).
+//! `inline`: the same with the bytes in the request (RS-M18). These poll memory, and cannot
+//! sleep. SEND meets a receive and sleeps by itself.
 
 use super::play::{Ball, Side, Stretch, follow, lead};
 use crate::{

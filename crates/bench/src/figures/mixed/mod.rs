@@ -1,4 +1,5 @@
-//! `mixed`: small requests beside full scans, in each mode; and how much of a small request is its transfer.
+//! `mixed`: small requests beside full scans, in each mode; and how much of a small
+//! request is its transfer.
 
 mod split;
 
@@ -53,7 +54,8 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
 enum Load {
     /// Nothing.
     None,
-    /// Threads that only compute, as many as a scan keeps busy: what fewer processors cost, without any transfer.
+    /// Threads that only compute, as many as a scan keeps busy: what fewer processors
+    /// cost, without any transfer.
     Busy,
     /// A client that scans the whole table, again and again, and reads every row.
     Scans(Mode),
@@ -135,7 +137,8 @@ fn other(scanner: &mut Worker, load: Load, under_way: &AtomicBool, over: &Atomic
     Ok((rows, elapsed_ns(start), Cpu::thread() - cpu))
 }
 
-/// Computes in as many threads as a scan takes, its client and its server's worker; their processor time.
+/// Computes in as many threads as a scan takes, its client and its server's
+/// worker; their processor time.
 fn busy(under_way: &AtomicBool, over: &AtomicBool) -> Result<u64> {
     let computing = AtomicUsize::new(0);
     let compute = || {

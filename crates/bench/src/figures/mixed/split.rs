@@ -1,4 +1,5 @@
-//! What of a request is its transfer: beside each goes an echo that asks and answers as many bytes without work.
+//! What of a request is its transfer: beside each goes an echo that asks and answers as
+//! many bytes without work.
 
 use super::ROWS;
 use crate::{

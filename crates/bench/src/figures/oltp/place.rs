@@ -1,7 +1,8 @@
 //! Disks of so many requests a second and memory of so many bytes, for the programs of one side.
 //!
-//! The kernel's control groups hold both: of version 1, where each kind is a tree of its own, or of version 2. A disk is a file behind a
-//! loop device past the page cache. What a side mounts is mounted in a namespace of its own, and gone with its programs.
+//! The kernel's control groups hold both: of version 1, where each kind is a tree of its own, or of
+//! version 2. A disk is a file behind a loop device past the page cache. What a side mounts is
+//! mounted in a namespace of its own, and gone with its programs.
 
 use crate::figures::sockets::keeper::{Keeper, Order};
 use anyhow::{Context, Result, ensure};
@@ -114,7 +115,8 @@ impl ControlGroup {
         }
     }
 
-    /// They read so often a second from the disk of this number (`major:minor`), and write as often.
+    /// They read so often a second from the disk of this number
+    /// (`major:minor`), and write as often.
     pub(super) fn disk(&self, device: &str, a_second: u64) -> Result<()> {
         match &self.trees {
             Trees::Apart { disks, .. } => ["read", "write"].into_iter().try_for_each(|what| {

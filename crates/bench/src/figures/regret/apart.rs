@@ -5,7 +5,8 @@ use anyhow::Result;
 use overside::planner::{Capabilities, Planner, Profile, Terms, ViewPlan};
 use serde::Serialize;
 
-/// By how much two profiles differ in the price of the same way of sending the same shape, without regard to sign.
+/// By how much two profiles differ in the price of the same way of sending the same
+/// shape, without regard to sign.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PricesApart {
     /// How many prices were compared: those of every different way of sending each shape.
@@ -20,7 +21,8 @@ pub struct PricesApart {
     pub worst_is: String,
     /// Of the shapes, so many are sent differently.
     pub chosen_differently: usize,
-    /// What the first profile's choice costs more than the second's, by the second's prices, in 95 of 100 shapes.
+    /// What the first profile's choice costs more than the second's, by the second's
+    /// prices, in 95 of 100 shapes.
     pub choice_loses_p95: f64,
 }
 

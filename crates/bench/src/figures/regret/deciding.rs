@@ -55,7 +55,8 @@ impl Deciding {
     }
 }
 
-/// Each kind of message, at places one after another so that neither its bytes nor its description are at hand.
+/// Each kind of message, at places one after another so that neither its bytes nor its
+/// description are at hand.
 pub(super) fn deciding(bench: &Bench<'_>, sender: &mut Sender) -> Result<Vec<Deciding>> {
     let many = |i: u64| if i.is_multiple_of(16) { 1500 } else { 28 + i % 40 };
     Ok(vec![

@@ -51,8 +51,8 @@ impl Fixed {
 pub(super) enum Planned {
     /// As somebody fixed it before.
     As(Box<ViewPlan>),
-    /// As planned once by the prices of each distance that the planner knows, whichever holds: the first by its own, the second by those of
-    /// elsewhere.
+    /// As planned once by the prices of each distance that the planner knows, whichever holds: the
+    /// first by its own, the second by those of elsewhere.
     ByDistance(Box<[ViewPlan; 2]>),
     /// Anew for each message.
     Anew,

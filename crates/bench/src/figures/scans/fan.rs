@@ -76,7 +76,8 @@ impl ScanServer {
         Ok(ScanServer { way, served, workers: Vec::new(), _loader: loader, resident })
     }
 
-    /// As many clients as that, each of which has read the table once; every one of every mode reads the same.
+    /// As many clients as that, each of which has read the table once; every one of
+    /// every mode reads the same.
     fn connect(&mut self, clients: usize, first: &mut Option<Touched>) -> Result<()> {
         while self.workers.len() < clients {
             let mut worker = Worker::new(&self.served, ROWS, 1)?;

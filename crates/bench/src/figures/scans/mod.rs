@@ -1,4 +1,5 @@
-//! `scans`: a served table scanned by one client to many at once, and through a secondary index, in each mode.
+//! `scans`: a served table scanned by one client to many at once, and through a
+//! secondary index, in each mode.
 
 mod fan;
 mod indexed;

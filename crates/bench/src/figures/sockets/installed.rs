@@ -1,5 +1,5 @@
-//! Programs that nobody here wrote, where they are installed: the same server twice, plainly and under the library, and a client of
-//! each, over TCP and over a Unix socket, sides alternating.
+//! Programs that nobody here wrote, where they are installed: the same server twice, plainly and
+//! under the library, and a client of each, over TCP and over a Unix socket, sides alternating.
 
 use super::{
     keeper::{Keeper, Order, tree_ns},
@@ -22,7 +22,8 @@ use std::{
 
 /// A kind of server and its clients.
 pub(super) trait Installed {
-    /// What a client does once, of this side's server, with `work` of it to do: how often it did it, and how long that took.
+    /// What a client does once, of this side's server, with `work` of it to do: how often it did
+    /// it, and how long that took.
     fn once(&self, keeper: &mut Keeper, work: &Work, side: &Stack) -> Result<(u64, u64)>;
 }
 

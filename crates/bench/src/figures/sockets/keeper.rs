@@ -1,8 +1,8 @@
 //! A process that starts other people's programs, stops them, and clears away what they leave.
 //!
-//! It outlives the one that measures: when that ends, of Ctrl-C or of anything else, the line between the two hangs up, and the
-//! keeper stops its servers as they want to be stopped and removes their folder. It has a session of its own, so a terminal's signals
-//! do not reach it or them.
+//! It outlives the measuring process. When that ends, of Ctrl-C or of anything else, the line
+//! between the two hangs up. The keeper then stops its servers cleanly and removes their folder. It
+//! has a session of its own, so a terminal's signals do not reach it or them.
 
 use super::ROLE;
 use crate::{
@@ -43,7 +43,8 @@ pub struct Order {
     pub environment: Vec<(String, PathBuf)>,
     /// User and group, where not the keeper's own.
     pub user: Option<(u32, u32)>,
-    /// A server: where its output goes, and the signal that stops it. Otherwise the program is waited for.
+    /// A server: where its output goes, and the signal that stops it. Otherwise
+    /// the program is waited for.
     pub stays: Option<(PathBuf, i32)>,
 }
 

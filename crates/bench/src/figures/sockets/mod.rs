@@ -1,4 +1,5 @@
-//! `sockets`: unmodified programs plainly and under the sockets library (`overside run`), sides alternating.
+//! `sockets`: unmodified programs plainly and under the sockets library
+//! (`overside run`), sides alternating.
 
 pub(super) mod installed;
 pub(super) mod keeper;
@@ -206,7 +207,8 @@ fn idle(setting: &Setting<'_>, library: &Path, figure: &mut Figure) -> Result<()
     Ok(())
 }
 
-/// How many descriptors processes that are started from here may have open: `wanted`, where that can be had.
+/// How many descriptors processes that are started from here may have open:
+/// `wanted`, where that can be had.
 fn descriptors(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|most| most < wanted) {

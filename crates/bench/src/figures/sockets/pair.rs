@@ -98,7 +98,8 @@ impl Pair {
 }
 
 impl Ends {
-    /// Of the library's report: a line for each end, whose fifth field is the way it went and whose sixth is why.
+    /// Of the library's report: a line for each end, whose fifth field is the way it
+    /// went and whose sixth is why.
     pub(super) fn of(report: &str) -> Ends {
         let mut ends = Ends::default();
         for line in report.lines() {

@@ -1,5 +1,6 @@
-//! The programs of the figure: a server and a client that know the standard library's sockets, hence the C library's, and nothing of
-//! Overside. Whether they run under the sockets library is their environment's business.
+//! The programs of the figure: a server and a client that know the standard library's sockets,
+//! hence the C library's, and nothing of Overside. Whether they run under the sockets library is
+//! their environment's business.
 
 use crate::{
     figures::messages::{
@@ -63,8 +64,9 @@ impl FromStr for Job {
     }
 }
 
-/// What one of the two processes does: `serve JOB NAME` or `call JOB ADDRESS`, where a name or address with a port is TCP and any
-/// other an abstract Unix socket's. It takes a word for each turn over its line and answers what it came to.
+/// What one of the two processes does: `serve JOB NAME` or `call JOB ADDRESS`, where a name or
+/// address with a port is TCP and any other an abstract Unix socket's. It takes a word for each
+/// turn over its line and answers what it came to.
 pub(super) fn run(arguments: &[OsString]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let mut line = child_socket()?;
@@ -125,8 +127,8 @@ fn answered(socket: &mut Socket) -> Result<bool> {
     Ok(message[0] == 1)
 }
 
-/// The client's turns: so many nanoseconds, or so many connections. Each answers with how often, in what time, and its
-/// processor time.
+/// The client's turns: so many nanoseconds, or so many connections. Each answers with how often, in
+/// what time, and its processor time.
 fn call(line: &mut UnixStream, job: Job, address: &str) -> Result<()> {
     let mut open: Vec<Socket> = Vec::new();
     while let Ok(word) = read_word(line) {

@@ -71,8 +71,9 @@ impl Installed for Redis {
     }
 }
 
-/// So many requests that no part of a pipeline is left over. redis-benchmark would send a whole one for that, and have more answers than
-/// it was to ask for. If its clock ticks when it has the last, four times a second, it says that all clients have disconnected, and fails.
+/// So many requests that no part of a pipeline is left over. redis-benchmark would send a whole one
+/// for that, and have more answers than it was to ask for. If its clock ticks when it has the last,
+/// four times a second, it says that all clients have disconnected, and fails.
 fn whole_pipelines(count: u64) -> u64 {
     count.next_multiple_of(PIPELINE)
 }

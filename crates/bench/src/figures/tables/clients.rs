@@ -117,7 +117,8 @@ impl Worker {
         Ok(rows)
     }
 
-    /// Reads so many rows from a random one on, in their order, each row's lines; what the server says of it.
+    /// Reads so many rows from a random one on, in their order, each row's lines;
+    /// what the server says of it.
     pub(in crate::figures) fn read(&mut self, rows: u64, mode: Mode) -> Result<(Touched, ScanReply)> {
         let first = self.random.below(self.rows - rows.min(self.rows) + 1);
         let from = [ValueRef::UInt64(first)];
@@ -268,7 +269,8 @@ pub(in crate::figures) fn row(key: u64, value: &[u8]) -> [ValueRef<'_>; 2] {
     [ValueRef::UInt64(key), ValueRef::FixedBinary(value)]
 }
 
-/// The `number`th of the keys below `rows`, each once, in an order that has nothing to do with the keys'.
+/// The `number`th of the keys below `rows`, each once, in an order that has
+/// nothing to do with the keys'.
 pub(in crate::figures) fn scattered(number: u64, rows: u64) -> u64 {
     // Odd, so that it has no divisor in common with a power of two; numbers beyond are walked on.
     let bound = rows.next_power_of_two();

@@ -1,5 +1,5 @@
-//! What a request and its reply take without any work between them: a service that answers as many bytes as it is asked
-//! for, by the same workers, connections and buffers as a table's.
+//! What a request and its reply take without any work between them: a service that answers as many
+//! bytes as it is asked for, by the same workers, connections and buffers as a table's.
 
 use crate::{
     figures::Over,

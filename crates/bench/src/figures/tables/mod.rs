@@ -1,4 +1,5 @@
-//! Table servers of figures, which are processes of their own, and clients of them in the process that measures.
+//! Table servers of figures, which are processes of their own, and clients of them in
+//! the process that measures.
 
 pub(super) mod clients;
 pub(super) mod echo;

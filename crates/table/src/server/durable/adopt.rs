@@ -151,7 +151,7 @@ struct Taken {
     losses: Vec<String>,
 }
 
-/// A table's ranges, for whoever has time.
+/// A table's ranges, for the next free thread.
 struct Work {
     adoption: Adoption,
     salvages: bool,

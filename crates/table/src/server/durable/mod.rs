@@ -1,9 +1,11 @@
-//! Tables that survive the server: what a change does on its way to the log, and what a reply waits for.
+//! Tables that survive the server: what a change does on its way to the log,
+//! and what a reply waits for.
 //!
-//! A worker claims room in the log, changes the tree, and appends the records to the log. It carries the
-//! log on between requests, beside a thread that sees to the rest ([`writer`]). No worker waits for it: what a
-//! client is told or shown is [held](overside_service::Context::hold) until the log has come so far. Another thread
-//! ([`checkpoint`]) writes the tables down now and then, so that the log before may go.
+//! A worker claims room in the log, changes the tree, and appends the records to the log. It
+//! carries the log on between requests, beside a thread that sees to the rest ([`writer`]). No
+//! worker waits for it: what a client is told or shown is [held](overside_service::Context::hold)
+//! until the log has come so far. Another thread ([`checkpoint`]) writes the tables down now and
+//! then, so that the log before may go.
 
 mod adopt;
 mod change;
@@ -51,7 +53,8 @@ pub struct DataOptions {
     pub group: Duration,
     /// Start from what is sound of a damaged directory; what is not is moved aside.
     pub salvage: bool,
-    /// A checkpoint is due once the log since the last has so many bytes, or as many as the tables have.
+    /// A checkpoint is due once the log since the last has so many bytes, or as
+    /// many as the tables have.
     pub checkpoint_bytes: u64,
     /// How many threads read a checkpoint in a recovery. Default: as many as there are processors.
     pub recovery_threads: usize,
@@ -109,7 +112,8 @@ pub(crate) struct Journal {
     /// Since the start of the server.
     checkpoints: AtomicU64,
     checkpointing: AtomicBool,
-    /// The disk says that table numbers below were given, so that none is given twice, whatever a crash costs.
+    /// The disk says that table numbers below were given, so that none is given
+    /// twice, whatever a crash costs.
     numbers: AtomicU32,
     /// More of them are to be set aside.
     numbers_wanted: AtomicBool,
@@ -230,7 +234,8 @@ impl Journal {
         self.clock.point(what);
     }
 
-    /// The log is to go on: the worker that this is called by does so before it sleeps, where workers do.
+    /// The log is to go on: the worker that this is called by does so before it
+    /// sleeps, where workers do.
     fn want_log(&self) {
         self.log_wanted.store(true, Ordering::SeqCst);
         if !self.is_carried.load(Ordering::Acquire) {

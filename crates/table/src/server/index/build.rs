@@ -14,8 +14,8 @@ use crate::server::store::{Store, Table, fault};
 use crate::server::sync::Mutex;
 use crate::wire::{Fault, FaultCode};
 
-/// An index that is being made. Writers keep it from the beginning. Dropping it before its end takes it out again, and the
-/// table is as it was.
+/// An index that is being made. Writers keep it from the beginning. Dropping it before its end
+/// takes it out again, and the table is as it was.
 #[derive(Debug)]
 pub(crate) struct Build {
     /// A table that is dropped meanwhile shall not be kept by it.
@@ -66,7 +66,8 @@ impl Build {
     /// Gives some more rows their entries, and ends with the last.
     ///
     /// # Errors
-    /// There is no memory, a row is too long for the index, or the table is gone. The table has no such index then.
+    /// There is no memory, a row is too long for the index, or the table is gone. The
+    /// table has no such index then.
     pub(crate) fn step(&mut self) -> Result<Building, Denied> {
         let table = self.table.upgrade().filter(|table| !table.is_dropped());
         let Some(table) = table else {
@@ -130,7 +131,8 @@ impl Indexes {
         Ok(())
     }
 
-    /// An index that a recovery found, whose entries are still to be made. Who only reads what is saved has no use for it.
+    /// An index that a recovery found, whose entries are still to be made. Who only reads what is
+    /// saved has no use for it.
     pub(crate) fn expect(&self, store: &Store, table: &Table, columns: &[u16]) -> Result<(), Fault> {
         if store.journal().is_none() {
             return Ok(());

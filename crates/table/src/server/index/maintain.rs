@@ -18,7 +18,8 @@ type Moves = Vec<Move>;
 struct Move {
     /// The entry of the row as it was; none where it stays, or there was none.
     old: Option<Vec<u8>>,
-    /// The entry of the row as it will be, which is in the index by now; none where it was there before.
+    /// The entry of the row as it will be, which is in the index by now; none
+    /// where it was there before.
     new: Option<Vec<u8>>,
 }
 
@@ -150,7 +151,8 @@ impl Table {
         }
     }
 
-    /// Takes out the entries that are no row's: the old ones where it was put, the new ones where it was not.
+    /// Takes out the entries that are no row's: the old ones where it was put, the
+    /// new ones where it was not.
     fn after(&self, kept: &Kept, change: &Change<'_>, moves: Moves, is_put: bool) {
         let gone = |moved: Move| if is_put { moved.old } else { moved.new };
         self.take_out(kept, change, moves.into_iter().map(gone).collect());
@@ -193,7 +195,8 @@ struct Part {
     ended: bool,
 }
 
-/// How many rows from the first one on have different keys. Their turns are taken together, so there may not be many.
+/// How many rows from the first one on have different keys. Their turns are taken together,
+/// so there may not be many.
 fn different(rows: &[(&[u8], &[u8])]) -> usize {
     let mut keys = BTreeSet::new();
     rows.iter().take(TOGETHER_MAX).take_while(|(key, _)| keys.insert(*key)).count()

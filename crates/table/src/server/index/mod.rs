@@ -1,18 +1,19 @@
 //! Secondary indexes of a table.
 //!
-//! An index is a tree of its own. Each of its keys is the encoded values of the index's columns, and
-//! behind them the primary key of a row; its value is how many bytes the former have.
+//! An index is a tree of its own. Each of its keys is the encoded values of the index's columns,
+//! and behind them the primary key of a row; its value is how many bytes the former have.
 //!
-//! - `maintain`: who writes a row keeps the entries in step. The new entry goes in before the row is
-//!   changed, the old one out afterwards. So the entry of a row as it is now is there all the while.
+//! - `maintain`: who writes a row keeps the entries in step. The new entry goes in before
+//!   the row is changed, the old one out afterwards. So the entry of a row as it is now
+//!   is there all the while.
 //! - `through`: a scan finds entries, looks each row up, and checks it against its entry before the
 //!   row is given. An entry whose row has other values, or is gone, gives nothing.
 //! - `build`: entries of the rows that were there before the index. Writers keep it from its first
 //!   step on; scans find it once it is whole.
 //!
-//! Both together give the promise: a row that did not change during a scan is given exactly once if it
-//! matches, and never otherwise. Readers take no lock on the way. Writers of one row take turns, by
-//! a lock of many rows: else two of them could each take out the entry that the other put in.
+//! Both together give the promise: a row that did not change during a scan is given exactly once if
+//! it matches, and never otherwise. Readers take no lock on the way. Writers of one row take turns,
+//! by a lock of many rows: else two of them could each take out the entry that the other put in.
 
 mod build;
 #[cfg(all(test, shuttle))]
@@ -44,7 +45,8 @@ pub(crate) struct Indexes {
     waits: Option<&'static dyn Waits>,
 }
 
-/// The indexes that writers keep. Who writes rows holds it for reading until entries and rows agree.
+/// The indexes that writers keep. Who writes rows holds it for reading
+/// until entries and rows agree.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     all: Vec<Arc<Index>>,
@@ -95,8 +97,8 @@ impl Indexes {
         })
     }
 
-    /// Takes out the index of these columns, unless it is not whole; `with` it, under the lock, before any writer
-    /// goes on without it.
+    /// Takes out the index of these columns, unless it is not whole; `with` it, under the lock,
+    /// before any writer goes on without it.
     pub(super) fn take_out(&self, columns: &[u16], with: impl FnOnce()) -> bool {
         let mut kept = self.write();
         let place = kept.all.iter().position(|index| index.columns == columns && index.is_whole());
@@ -219,8 +221,8 @@ fn turn_of(key: &[u8], turns: usize) -> usize {
     ((hash ^ (hash >> 32)) % turns as u64) as usize
 }
 
-/// An entry in one piece: u16 bytes of the values, the values, the primary key. The tree has it without the first two
-/// bytes as a key, and those as its value.
+/// An entry in one piece: u16 bytes of the values, the values, the primary key. The tree has it
+/// without the first two bytes as a key, and those as its value.
 fn entry(values: &[u8], key: &[u8]) -> Vec<u8> {
     // Encoded values have at most 1 KiB.
     [&(values.len() as u16).to_le_bytes()[..], values, key].concat()
@@ -249,7 +251,8 @@ pub(crate) fn names(schema: &Schema, columns: &[u16]) -> String {
     columns.iter().map(name).collect::<Vec<_>>().join(",")
 }
 
-/// Indexes in the form that a table's description and the log's records have: u8 how many columns, each u16.
+/// Indexes in the form that a table's description and the log's records have: u8
+/// how many columns, each u16.
 pub(crate) fn described(columns: &[u16]) -> Vec<u8> {
     let mut out = vec![columns.len() as u8];
     columns.iter().for_each(|column| out.extend(column.to_le_bytes()));

@@ -1,8 +1,8 @@
-//! A device as a file, for whoever opens files.
+//! A device as a file, for any program that opens files.
 //!
-//! The kernel mounts a file system whose root is one regular file over an empty file. Reads and writes
-//! go past the page cache, several at once. One thread owns the device and the kernel's queues, and sleeps
-//! when there is nothing to do.
+//! The kernel mounts a file system whose root is one regular file over an empty file. Reads and
+//! writes go past the page cache, several at once. One thread owns the device and the kernel's
+//! queues, and sleeps when there is nothing to do.
 //!
 //! | in the order of a request | file |
 //! |---|---|
@@ -11,12 +11,13 @@
 //! | what a request means for the device; unaligned writes; pure | `requests` |
 //! | the loop | `server` |
 //!
-//! The file has the volume's size, which nobody changes: truncating it is refused. fsync is a FLUSH, a
-//! write to a file opened with O_DSYNC is on stable storage when it returns. Holes are punched by
-//! DISCARD, where whole units are asked for.
+//! The file has the volume's size, which nobody changes: truncating it is refused. fsync is a
+//! FLUSH, a write to a file opened with O_DSYNC is on stable storage when it returns. Holes are
+//! punched by DISCARD, where whole units are asked for.
 //!
-//! Where the machine's owner allows it (`/sys/module/fuse/parameters/enable_uring`, Linux 6.14), requests
-//! come and are answered by io_uring ([`overside_disk::FuseRing`]); elsewhere by `/dev/fuse`.
+//! Where the machine's owner allows it (`/sys/module/fuse/parameters/enable_uring`, Linux
+//! 6.14), requests come and are answered by io_uring ([`overside_disk::FuseRing`]);
+//! elsewhere by `/dev/fuse`.
 
 mod mount;
 mod requests;
@@ -32,7 +33,8 @@ pub use server::{FuseMount, FuseServer};
 #[doc(hidden)]
 pub use wire::{fuzz_fuse, seeds_fuse};
 
-/// Unmounts a file that is served, so that its server ends. One whose server was killed is unmounted, too.
+/// Unmounts a file that is served, so that its server ends. One whose server was
+/// killed is unmounted, too.
 ///
 /// # Errors
 /// [`FuseError::Path`]: nothing is served there, or a program has it open.

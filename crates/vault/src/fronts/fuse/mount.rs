@@ -1,4 +1,5 @@
-//! The place of the file: an empty file, which the kernel's file system of one file is mounted over.
+//! The place of the file: an empty file, which the kernel's file system of
+//! one file is mounted over.
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -69,7 +70,8 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts a file that is served, so that its server ends. One whose server was killed is unmounted, too.
+/// Unmounts a file that is served, so that its server ends. One whose server was
+/// killed is unmounted, too.
 ///
 /// # Errors
 /// There is no such file, or a program has it open.
@@ -191,7 +193,7 @@ fn mount_by_helper(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
     Ok(queue)
 }
 
-/// Whoever has it open meets an error from now on.
+/// A program that has it open gets an error from now on.
 fn unmount(path: &Path) {
     // By force: io_uring's places come back although somebody has it open. Nothing is lost, for nothing is kept in the page cache.
     if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::FORCE).is_err() {

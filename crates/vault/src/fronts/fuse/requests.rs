@@ -1,9 +1,9 @@
 //! What the kernel's requests ask of a device. Pure: nothing is read or waited for here.
 //!
-//! A device takes whole units; programs may read and write any bytes. A READ is widened. A WRITE with a
-//! broken edge first reads the units that it touches. Between that read and its write no other write may
-//! run: one whose unit is the same would be undone. So it waits until none is under way, and later ones
-//! wait for it, in their order.
+//! A device takes whole units; programs may read and write any bytes. A READ is widened. A WRITE
+//! with a broken edge first reads the units that it touches. Between that read and its write no
+//! other write may run: one whose unit is the same would be undone. So it waits until none is under
+//! way, and later ones wait for it, in their order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -288,7 +288,8 @@ mod tests {
         }
     }
 
-    /// Writes of parts of units that touch no common byte, ended in any order: each byte is the one that was written.
+    /// Writes of parts of units that touch no common byte, ended in any order: each byte is
+    /// the one that was written.
     #[test]
     fn writes_into_the_same_unit_undo_nothing_of_each_other() {
         for seed in 0..400 {

@@ -1,4 +1,5 @@
-//! The loop: the kernel's queue on one side, the device on the other. It sleeps when neither has anything.
+//! The loop: the kernel's queue on one side, the device on the other. It sleeps
+//! when neither has anything.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -44,7 +45,8 @@ impl FuseMount {
 pub struct FuseServer {
     // Unmounted first, which brings the ring's entries back.
     mount: Mount,
-    /// Where requests come from, if the kernel allows it; then only what is never answered comes from the mount's queue.
+    /// Where requests come from, if the kernel allows it; then only what is never answered
+    /// comes from the mount's queue.
     ring: Option<FuseRing>,
     /// At which entry of the ring a request is.
     entries: BTreeMap<u64, usize>,
@@ -96,7 +98,8 @@ impl FuseServer {
         })
     }
 
-    /// Whether requests come by io_uring, which the machine's owner must allow, and not by `/dev/fuse`.
+    /// Whether requests come by io_uring, which the machine's owner must
+    /// allow, and not by `/dev/fuse`.
     pub fn is_by_io_uring(&self) -> bool {
         self.ring.is_some()
     }
@@ -106,7 +109,8 @@ impl FuseServer {
         self.wakes.stopper()
     }
 
-    /// Serves until it is stopped, or the file is unmounted. Then requests that were taken end first, for a while.
+    /// Serves until it is stopped, or the file is unmounted. Then requests that were
+    /// taken end first, for a while.
     ///
     /// # Errors
     /// The kernel speaks another protocol, or the system refuses to wait.
@@ -268,7 +272,8 @@ impl FuseServer {
         Ok(())
     }
 
-    /// A write's bytes: where the kernel put them if they are many, else in a buffer that fits them.
+    /// A write's bytes: where the kernel put them if they are many, else in
+    /// a buffer that fits them.
     fn bytes_of(&mut self, payload: &mut Option<Buffer>, length: usize) -> Option<Buffer> {
         if length >= PAYLOAD_BYTES_MAX / 2 {
             return payload.take();

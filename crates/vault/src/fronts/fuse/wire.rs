@@ -1,4 +1,5 @@
-//! The kernel's messages, of the FUSE protocol 7.31 and later, as a file system of one file meets them. Pure.
+//! The kernel's messages, of the FUSE protocol 7.31 and later, as a file system of
+//! one file meets them. Pure.
 //!
 //! Numbers are in the machine's own order. Source: `linux/fuse.h`.
 
@@ -37,7 +38,8 @@ pub(super) enum Call {
         at: u64,
         length: u32,
     },
-    /// The bytes lie behind the first [`HEAD_BYTES`]. Durable: answered only when they are on stable storage.
+    /// The bytes lie behind the first [`HEAD_BYTES`]. Durable: answered only when
+    /// they are on stable storage.
     Write {
         at: u64,
         length: u32,
@@ -227,7 +229,8 @@ pub(super) const HEADER_BYTES: usize = 40;
 /// What comes before a WRITE's bytes.
 pub(super) const HEAD_BYTES: usize = HEADER_BYTES + 40;
 pub(super) const ANSWER_BYTES: usize = 16;
-/// What a READ or WRITE carries at most: as much as the kernel allows without being told to allow more.
+/// What a READ or WRITE carries at most: as much as the kernel allows without
+/// being told to allow more.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// Requests that the kernel keeps under way without a thread of the program's that waits for them.
 const BACKGROUND_MAX: u16 = 64;
@@ -235,13 +238,15 @@ pub(super) const MAJOR: u32 = 7;
 /// The first that has all that is used here, and the newest that was read.
 pub(super) const MINOR_MIN: u32 = 31;
 const MINOR: u32 = 42;
-/// Reads at once, writes of more than a page, asynchronous direct I/O, requests of up to 256 pages, and what comes behind.
+/// Reads at once, writes of more than a page, asynchronous direct I/O, requests of up to 256
+/// pages, and what comes behind.
 const WANTED: u64 = 1 | 1 << 5 | 1 << 15 | 1 << 22 | EXTENDED | BY_IO_URING;
 /// There are more than 32 flags.
 const EXTENDED: u64 = 1 << 30;
 /// Requests come by io_uring from then on.
 pub(super) const BY_IO_URING: u64 = 1 << 41;
-/// Nothing is kept in the page cache, writes to different places go at once, and a close is not told.
+/// Nothing is kept in the page cache, writes to different places go at once,
+/// and a close is not told.
 const OPENED: u32 = 1 | 1 << 5 | 1 << 6;
 /// What a change of attributes means.
 const SIZE: u32 = 1 << 3;
@@ -250,7 +255,8 @@ const O_DSYNC: u32 = 0o10_000;
 /// Attributes never change, so the kernel need not ask again.
 const FOR_EVER_S: u64 = 1 << 30;
 
-/// Takes a message of the kernel's as the server does, and holds what it finds against what was said. Whether it is one.
+/// Takes a message of the kernel's as the server does, and holds what it finds against what was
+/// said. Whether it is one.
 #[doc(hidden)]
 pub fn fuzz_fuse(message: &[u8]) -> bool {
     let Ok(request) = FuseRequest::parse(message, message.len()) else { return false };

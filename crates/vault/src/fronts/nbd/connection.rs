@@ -189,7 +189,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The next request that has come whole, if there is one. What cannot be carried out is answered.
+    /// The next request that has come whole, if there is one. What cannot be
+    /// carried out is answered.
     pub(super) fn next(&mut self, offers: &mut dyn Offers, room: &mut Room) -> Result<Option<Taken>, Broken> {
         while !self.closing && !self.is_full() {
             let is_more = match &mut self.stage {

@@ -41,8 +41,8 @@ fn negotiated(words: &[u8], most: usize) -> Option<Outcome> {
     }
 }
 
-/// Takes a client's words as the server does, whole and piece by piece, and holds what it finds against
-/// what the protocol allows. Whether they are a client's.
+/// Takes a client's words as the server does, whole and piece by piece, and holds what it finds
+/// against what the protocol allows. Whether they are a client's.
 #[doc(hidden)]
 pub fn fuzz_nbd(words: &[u8]) -> bool {
     let whole = negotiated(words, words.len().max(1));

@@ -1,8 +1,8 @@
-//! Devices for whoever speaks NBD: fio, qemu, the kernel's own client.
+//! Devices for clients that speak NBD: fio, qemu, the kernel's own client.
 //!
-//! Newstyle negotiation over a Unix socket that only this user may open. One thread owns the devices
-//! and all connections, and sleeps when there is nothing to do. A WRITE's bytes are received into the
-//! buffer that the device gets; a READ's are sent from where the device put them.
+//! Newstyle negotiation over a Unix socket that only this user may open. One thread owns the
+//! devices and all connections, and sleeps when there is nothing to do. A WRITE's bytes are
+//! received into the buffer that the device gets; a READ's are sent from where the device put them.
 //!
 //! | in the order of a request | file |
 //! |---|---|
@@ -14,9 +14,9 @@
 //!
 //! Memory for blocks (`room`) and whom a device's answers are for (`routed`) are every front's.
 //!
-//! FLUSH goes to the one device of the export, so it covers every connection. Devices do not say which
-//! blocks hold nothing, so block status calls all of them allocated. Zeros are written, so a request
-//! for fast zeros is refused as the protocol says.
+//! FLUSH goes to the one device of the export, so it covers every connection. Devices do not say
+//! which blocks hold nothing, so block status calls all of them allocated. Zeros are written, so a
+//! request for fast zeros is refused as the protocol says.
 
 mod connection;
 mod hostile;
@@ -139,7 +139,8 @@ impl Exports for NodeExports {
 pub struct NbdOptions {
     /// Connections at once; one more is turned away. Each may hold up to 48 MiB.
     pub connections_max: usize,
-    /// How long a client may take until it has chosen an export. One that says nothing would keep its place for ever.
+    /// How long a client may take until it has chosen an export. One that says nothing would
+    /// keep its place for ever.
     pub greeting: Duration,
     /// How long requests may take that are under way when it is stopped.
     pub patience: Duration,

@@ -61,8 +61,8 @@ pub(super) struct Agreed {
 }
 
 impl Negotiation {
-    /// Takes at most one step: how many bytes of `input` it used, what it has to say, and what comes next.
-    /// A step that uses nothing wants more bytes than there are.
+    /// Takes at most one step: how many bytes of `input` it used, what it has to say, and what
+    /// comes next. A step that uses nothing wants more bytes than there are.
     pub(super) fn step(
         &mut self,
         input: &[u8],

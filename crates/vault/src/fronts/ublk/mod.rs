@@ -1,7 +1,8 @@
 //! A device as a block device of this host, by the kernel's ublk driver.
 //!
-//! The driver hands requests over by io_uring ([`overside_disk::Ublk`]) and takes their bytes by system calls. So a
-//! WRITE's lie in a buffer of their length, and a READ's go from where the device put them. One thread owns the device and the driver's queue, and
+//! The driver hands requests over by io_uring ([`overside_disk::Ublk`]) and takes their
+//! bytes by system calls. So a WRITE's lie in a buffer of their length, and a READ's go
+//! from where the device put them. One thread owns the device and the driver's queue, and
 //! sleeps when there is nothing to do.
 //!
 //! | in the order of a request | file |
@@ -9,8 +10,8 @@
 //! | the driver's structures; pure | `wire` |
 //! | the loop, its beginning and its end | `server` |
 //!
-//! Devices whose server was killed: the kernel fails what was under way and takes the block device away. What is left of it, a number,
-//! goes with the next one that is added.
+//! Devices whose server was killed: the kernel fails what was under way and takes the block device
+//! away. What is left of it, a number, goes with the next one that is added.
 
 mod server;
 mod wire;
@@ -45,7 +46,8 @@ impl UblkDriver {
         })
     }
 
-    /// The process that serves the block device at `path`; none, where it was killed or the device is another program's.
+    /// The process that serves the block device at `path`; none, where it was killed or the
+    /// device is another program's.
     ///
     /// # Errors
     /// It is no such device, or a file system on it is mounted.

@@ -1,4 +1,5 @@
-//! The loop: the driver's queue on one side, the device on the other. It sleeps when neither has anything.
+//! The loop: the driver's queue on one side, the device on the other. It sleeps
+//! when neither has anything.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -81,7 +82,8 @@ impl UblkServer {
         self.wakes.stopper()
     }
 
-    /// Makes the block device, and serves the kernel meanwhile: it looks for partitions. Where the device is.
+    /// Makes the block device, and serves the kernel meanwhile: it looks for
+    /// partitions. Where the device is.
     ///
     /// # Errors
     /// The driver or the system refuses.
@@ -93,8 +95,8 @@ impl UblkServer {
         Ok(PathBuf::from(format!("{BLOCK_DEVICE}{}", self.number)))
     }
 
-    /// Serves until it is stopped, or somebody takes the block device away. Then what was written to it is carried out first, as long
-    /// as requests end. Gives the device back.
+    /// Serves until it is stopped, or somebody takes the block device away. Then what was written
+    /// to it is carried out first, as long as requests end. Gives the device back.
     ///
     /// # Errors
     /// The driver or the system refuses.

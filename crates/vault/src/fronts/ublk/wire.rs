@@ -147,7 +147,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Result<u64, Malformed> {
 
 /// What a READ or WRITE carries at most.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 512 << 10;
-/// What a DISCARD or WRITE_ZEROES covers at most: it carries nothing, and a node must not be busy with one for long.
+/// What a DISCARD or WRITE_ZEROES covers at most: it carries nothing, and a node must not
+/// be busy with one for long.
 const ZEROED_BYTES_MAX: u64 = 1 << 30;
 pub(super) const INFORMATION_BYTES: usize = 64;
 const PARAMETERS_BYTES: usize = 60;
@@ -169,7 +170,8 @@ const HAS_FUA: u32 = 8;
 const PAGE_SHIFT: u8 = 12;
 const PHYSICAL_SHIFT: u8 = 12;
 
-/// Takes what the driver may say: of a device if it is long enough, else a request. Whether it is one.
+/// Takes what the driver may say: of a device if it is long enough, else a
+/// request. Whether it is one.
 #[doc(hidden)]
 pub fn fuzz_ublk(bytes: &[u8]) -> bool {
     if bytes.len() >= INFORMATION_BYTES {

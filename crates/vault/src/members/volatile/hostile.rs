@@ -25,8 +25,8 @@ pub fn seeds_unflushed() -> Vec<Vec<u8>> {
     vec![[&begins[..], &first, &again].concat(), [begins, first, settled].concat(), again]
 }
 
-/// Opens a device with this side file. It must not find bytes that the file does not have. Whether the file begins
-/// with a record.
+/// Opens a device with this side file. It must not find bytes that the file does not have. Whether
+/// the file begins with a record.
 #[doc(hidden)]
 pub fn fuzz_unflushed(input: &[u8]) -> bool {
     let mut file = input[..input.len().min(FILE_BYTES)].to_vec();
@@ -54,7 +54,8 @@ pub fn fuzz_unflushed(input: &[u8]) -> bool {
     Record::parse(&file[..BLOCK], opened.geometry().bytes).is_some()
 }
 
-/// Gives records the sums that they should have: else none would be looked at but those that this program wrote.
+/// Gives records the sums that they should have: else none would be looked at but those
+/// that this program wrote.
 fn make_sound(file: &mut [u8]) {
     let mut at = 0;
     while let Some(record) = file.get(at..at + BLOCK).and_then(|block| Record::parse(block, BYTES)) {

@@ -1,8 +1,9 @@
 //! The side file: writes that no flush has covered, in the order in which they were acknowledged.
 //!
-//! A record is a block of 4,096 bytes, little-endian, and its payload filled up to whole blocks: magic, epoch,
-//! number, kind, crc32c of the block with this field zero and of the payload, first byte, length, and up to which
-//! number earlier writes count no more. The file is read up to the first block that is no record of its epoch.
+//! A record is a block of 4,096 bytes, little-endian, and its payload filled up to whole blocks.
+//! The block has magic, epoch, number, kind, and crc32c of the block with this field zero and of
+//! the payload. Behind them come the first byte, the length, and the number up to which earlier
+//! writes count no more. The file is read up to the first block that is no record of its epoch.
 
 /// Bytes of a block: places of records are multiples of it.
 pub(super) const BLOCK: usize = 4096;
@@ -24,7 +25,8 @@ pub(super) struct Record {
 pub(super) enum RecordKind {
     /// A write that is only here.
     Unflushed,
-    /// Writes of the range up to the number are on stable storage, or were replaced there. Of no length: of all ranges.
+    /// Writes of the range up to the number are on stable storage, or were replaced there. Of
+    /// no length: of all ranges.
     Settled,
 }
 
@@ -35,7 +37,8 @@ impl Record {
         BLOCK as u64 + payload.next_multiple_of(BLOCK as u64)
     }
 
-    /// Writes it into `into`, which is as long as its room. The payload lies behind the first block.
+    /// Writes it into `into`, which is as long as its room. The payload
+    /// lies behind the first block.
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..BLOCK].fill(0);
         let kind = match self.kind {
@@ -52,7 +55,8 @@ impl Record {
         into[28..32].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// From a block, without its payload. None where it begins no record of a device of so many bytes.
+    /// From a block, without its payload. None where it begins no record of a
+    /// device of so many bytes.
     pub(super) fn parse(block: &[u8], device_bytes: u64) -> Option<Record> {
         let block: &[u8; BLOCK] = block.try_into().ok()?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| block[at + i]));

@@ -20,10 +20,12 @@ use overside_volume::{Completion, Device, DeviceError, Geometry, Request, SECTOR
 use crate::server::lock;
 use log::{BLOCK, Record, RecordKind};
 
-/// A device whose writes are in its cache alone until a FLUSH or FUA. [`lose_power`](Self::lose_power) leaves of
-/// each sector in the cache any of what it was given, or none.
+/// A device whose writes are in its cache alone until a FLUSH or FUA.
+/// [`lose_power`](Self::lose_power) leaves of each sector in the cache any of
+/// what it was given, or none.
 ///
-/// With a side file, opening it again is a loss of power, too: what the file has of the last life is lost by the seed.
+/// With a side file, opening it again is a loss of power, too: what the file has of the last
+/// life is lost by the seed.
 #[derive(Debug)]
 pub struct Volatile {
     base: Box<dyn Device>,
@@ -177,8 +179,9 @@ impl Volatile {
         self.handle.clone()
     }
 
-    /// Everything in the cache is lost, or nothing, or each sector on its own: it has any of what it was given,
-    /// or none. What was under way is forgotten; it goes on as it would after a start.
+    /// Everything in the cache is lost, or nothing, or each sector on its own: it has
+    /// any of what it was given, or none. What was under way is forgotten; it goes on
+    /// as it would after a start.
     ///
     /// # Errors
     /// Why the base cannot be written.
@@ -287,7 +290,8 @@ impl Volatile {
         self.handle.0.cached.store(self.cached.len() as u64, Ordering::Release);
     }
 
-    /// Of the range, or of everything where it has no length, nothing up to the number counts any more.
+    /// Of the range, or of everything where it has no length, nothing up to
+    /// the number counts any more.
     fn settle(&mut self, at: u64, length: u64, upto: u64) {
         let (from, to) = if length == 0 { (0, u64::MAX) } else { (at / SECTOR_BYTES, (at + length) / SECTOR_BYTES) };
         let mut empty = Vec::new();
@@ -522,7 +526,8 @@ impl VolatileSide {
         Ok(())
     }
 
-    /// Writes the next record, after the one before; whose record has been written, and how that ended.
+    /// Writes the next record, after the one before; whose record has been
+    /// written, and how that ended.
     fn turn(&mut self) -> Option<(Option<u64>, Result<(), DeviceError>)> {
         if !self.writing
             && let (Some(from), Some(at)) = (self.records.front(), self.places.front())
@@ -542,7 +547,8 @@ impl VolatileSide {
 }
 
 impl VolatileHandle {
-    /// It stops in the middle of what it does: behind so many more writes that are in its cache alone.
+    /// It stops in the middle of what it does: behind so many more writes
+    /// that are in its cache alone.
     pub fn stop_after(&self, writes: u64) {
         *lock(&self.0.stops_after) = Some(writes);
     }

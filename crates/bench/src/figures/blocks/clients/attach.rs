@@ -1,5 +1,5 @@
-//! A volume attached for programs that speak NBD, or open files: a process of its own on the client's host, as
-//! `overside volume attach` is.
+//! A volume attached for programs that speak NBD, or open files: a process of its own on the
+//! client's host, as `overside volume attach` is.
 
 use super::super::node::Node;
 use crate::process::{Process, child_socket, read_word, write_words};

@@ -1,5 +1,6 @@
-//! `clients`: one cached read by each way to it (figure 4 of vi-attached-storage): the bare transport, the native client (cDSA),
-//! a volume attached as a file (kDSA) or for NBD, the node's own front, a file on a volume (wDSA); and what of it is whose.
+//! `clients`: one cached read by each way to it (figure 4 of vi-attached-storage). Ways are the
+//! bare transport, the native client (cDSA), a volume attached as a file (kDSA) or for NBD, the
+//! node's own NBD server, and a file on a volume (wDSA). It also says whose time a read takes.
 
 pub(super) mod attach;
 mod calls;

@@ -1,5 +1,5 @@
-//! The bare transport, as the paper tests it (vi-attached-storage §6.2): register the memory, send 64 bytes, be written to from
-//! memory that was registered before, wake up, deregister.
+//! The bare transport, as the paper tests it (vi-attached-storage §6.2): register the memory, send
+//! 64 bytes, be written to from memory that was registered before, wake up, deregister.
 
 use super::super::load::Stretch;
 use crate::{

@@ -1,5 +1,6 @@
-//! What the client does besides asking, step by step (figures 7 and 8 of vi-attached-storage, of requests instead of transactions):
-//! WRITEs by how long memory stays registered, and READs by whether the client polls before it sleeps.
+//! What the client does besides asking, step by step (figures 7 and 8 of vi-attached-storage, of
+//! requests instead of transactions). WRITEs by how long memory stays registered, and READs by
+//! whether the client polls before it sleeps.
 
 use super::{
     super::{

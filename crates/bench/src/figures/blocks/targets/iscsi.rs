@@ -1,5 +1,6 @@
-//! The plainest initiator of iSCSI there is (RFC 7143): one connection, one session, no digests, and no way back from an error. Beside
-//! `nbd` it is what asks other people's servers, so that servers are compared and not their clients.
+//! The plainest initiator of iSCSI there is (RFC 7143): one connection, one session, no digests,
+//! and no way back from an error. Beside `nbd` it is what asks other people's servers, so that
+//! servers are compared and not their clients.
 
 use super::super::load::{LoadSpec, STEP_BYTES, Stretch, closed_loop, known};
 use anyhow::{Context, Result, bail, ensure};

@@ -1,5 +1,6 @@
-//! `targets`: a volume beside other people's servers of blocks and a file of this host (figures 9 and 10 of vi-attached-storage): how
-//! much, how soon and for how much processor time, by size and by requests outstanding; in memory, and on a disk.
+//! `targets`: a volume beside other people's servers of blocks and a file of this host (figures 9
+//! and 10 of vi-attached-storage). Throughput, response time and processor time, by size and by
+//! requests outstanding; in memory, and on a disk.
 
 mod iscsi;
 mod tgt;
@@ -205,7 +206,8 @@ fn rounds(setting: &Setting<'_>, figure: &mut Figure, medium: &str, sides: &mut 
     Ok(())
 }
 
-/// Every size with one request outstanding and with many, and reads of 8 KiB with every number in between.
+/// Every size with one request outstanding and with many, and reads of 8 KiB with
+/// every number in between.
 fn cases(setting: &Setting<'_>, sides: &[Side]) -> Vec<Case> {
     let sizes: &[usize] = if setting.quick {
         &[512, BLOCK_BYTES, 128 * KIB]
