@@ -192,7 +192,7 @@ fn calls_do_what_they_do_on_a_file() {
 
 /// Honest, and unlike others. What it prints is the same on a file of the kernel.
 const ODD: &str = r#"
-import ctypes, fcntl, os, signal, socket, subprocess, sys
+import ctypes, fcntl, os, resource, signal, socket, subprocess, sys
 signal.alarm(60)
 c, p = ctypes.CDLL(None, use_errno=True), 'a.db'
 here = os.getcwd() + '/' + p
@@ -264,6 +264,31 @@ f = os.open(p, os.O_RDWR | os.O_APPEND); os.write(f, b' two'); print(text()); os
 os.unlink(p); os.close(0)
 f = fresh(text=b'out'); print(f, os.fstat(f).st_size); os.close(f)
 null = os.open('/dev/null', os.O_RDWR); print(null)
+# Room is made beside what another process writes there, and where there is only a hole.
+f = fresh(); os.close(f)
+for _ in range(5):
+    f = os.open(p, os.O_RDWR | os.O_TRUNC)
+    child = os.fork()
+    if child == 0:
+        g = os.open(p, os.O_RDWR); os.pwrite(g, b'kept', 3000000); os._exit(0)
+    os.posix_fallocate(f, 0, 4000000); os.waitpid(child, 0)
+    print(os.pread(f, 4, 3000000), os.fstat(f).st_size); os.close(f)
+f = fresh(); os.ftruncate(f, 1000000); os.posix_fallocate(f, 70000, 500000)
+print(os.fstat(f).st_blocks * 512 >= 500000, os.fstat(f).st_size); os.close(f)
+# Looking at what is as long as a placeholder gives up no lock on it.
+f = os.open('same', os.O_RDWR | os.O_CREAT); os.write(f, bytes(64)); fcntl.lockf(f, fcntl.LOCK_EX)
+os.stat('same'); os.fstat(f); os.truncate('same', 64)
+child = os.fork()
+if child == 0:
+    try: fcntl.lockf(os.open('same', os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB); print('free', flush=True)
+    except OSError as error: print(error.errno, flush=True)
+    os._exit(0)
+os.waitpid(child, 0); os.close(f); os.unlink('same')
+# A descriptor far from others goes on into another program.
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+f = fresh(text=b'inherited'); os.dup2(f, 3000, inheritable=True)
+if os.fork() == 0: os.execl(sys.executable, 'python3', '-c', 'import os; print(os.pread(3000, 100, 0), flush=True)')
+os.wait(); os.close(3000); os.close(f)
 # Its output on the volume, and programs' elsewhere.
 f = fresh(); sys.stdout.flush(); out = os.dup(1); os.dup2(f, 1)
 said = subprocess.run(['/bin/echo', 'piped'], stdout=subprocess.PIPE).stdout
@@ -335,6 +360,60 @@ fn sqlite_goes_on_while_the_node_is_killed() {
     assert_eq!(std::fs::metadata(kept.folder.join("s.db")).unwrap().len(), 64);
 }
 
+/// Cuts in a vfork child, opens by number, and doubles a descriptor in a handler that interrupts its own calls: what is not
+/// covered fails.
+const ODD_CALLS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int file;
+
+static void ring(int signal) {
+    static int rings;
+    if (rings++ > 300)
+        return;
+    int before = errno, double_ = dup(file);
+    if (double_ >= 0) {
+        write(double_, "lost", 4);
+        close(double_);
+    }
+    errno = before;
+}
+
+int main(int count, char **arguments) {
+    const char *path = arguments[1];
+    pid_t child = vfork();
+    if (child == 0) {
+        int fd = open(path, O_WRONLY | O_TRUNC);
+        _exit(fd < 0 ? errno : 0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    long opened = syscall(SYS_openat2, AT_FDCWD, path, &(unsigned long[3]){O_RDWR}, 24);
+    int by_number = opened < 0 ? errno : 0;
+    long cut = syscall(SYS_truncate, path, 7L);
+    int by_cut = cut < 0 ? errno : 0;
+    file = open(path, O_RDWR);
+    struct sigaction action = {.sa_handler = ring, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    char bytes[4096];
+    for (int i = 0; i < 3000; i++)
+        pread(file, bytes, sizeof bytes, 4096L * (i % 100));
+    setitimer(ITIMER_REAL, &never, NULL);
+    printf("%d %d %d\n", WEXITSTATUS(status), by_number, by_cut);
+    return 0;
+}
+"#;
+
 #[test]
 fn tools_copy_and_compare_and_what_is_not_covered_fails() {
     build_library();
@@ -361,10 +440,31 @@ fn tools_copy_and_compare_and_what_is_not_covered_fails() {
             said(&output)
         );
     }
+    // So would what the C library opens in another process, and what has its parent's memory, or interrupts a call.
+    let spawns = "import os
+try: os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, 'a.db', os.O_WRONLY | os.O_TRUNC, 0)])
+except OSError as error: print(error.errno)";
+    assert_eq!(kept.ok(&["python3", "-c", spawns]), "95\n");
+    std::fs::write(kept.folder.join("odd.c"), ODD_CALLS).unwrap();
+    let built = Command::new("cc").args(["-o", "odd", "odd.c"]).current_dir(&kept.folder).status().unwrap();
+    assert!(built.success());
+    kept.ok(&["cp", "a.db", "d.db"]);
+    assert_eq!(kept.ok(&["./odd", "d.db"]), "95 95 95\n");
+    assert!(std::fs::read(kept.folder.join("d.db")).unwrap().starts_with(b"overside file "));
+    kept.ok(&["sh", "-c", "test $(stat -c %s d.db) = 3000001"]);
     let refused = kept.run(&["sort", "a.db"]).output().unwrap();
     assert!(told(&refused).contains("is not covered for files on a volume"), "{}", told(&refused));
     // The placeholders have survived all of that.
     kept.ok(&["cmp", "a.db", "noise"]);
+    // One that was put aside names nothing once its file is gone, and no other one that may come.
+    std::fs::copy(kept.folder.join("a.db"), kept.folder.join("old.db")).unwrap();
+    let stale = "import os
+f = os.open('old.db', os.O_RDWR)
+for call in (lambda: os.pwrite(f, b'x', 0), lambda: os.read(f, 1), lambda: os.ftruncate(f, 1), lambda: os.posix_fallocate(f, 0, 1)):
+    try: call(); print('done')
+    except OSError as error: print(error.errno)";
+    kept.ok(&["rm", "a.db"]);
+    assert_eq!(kept.ok(&["python3", "-c", stale]), "5\n5\n5\n5\n");
 }
 
 #[test]

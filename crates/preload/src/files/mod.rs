@@ -103,12 +103,15 @@ pub(crate) fn find() {
     // SAFETY: [preload-files] nobody else runs in this process yet.
     unsafe { *STATE.get() = state };
     ON.store(true, Ordering::Relaxed);
+    let mut all = state::descriptors();
+    if all.is_empty() {
+        all.extend(0..DESCRIPTORS_LOOKED_AT);
+    }
     // Downwards: what shields the first ones lies higher.
-    for fd in (0..DESCRIPTORS_LOOKED_AT).rev() {
-        if rustix::io::fcntl_getfd(borrowed(fd)).is_ok() {
-            // What cannot be read is no placeholder of this user's.
-            let _ = adopt(fd);
-        }
+    all.sort_unstable();
+    for fd in all.into_iter().rev() {
+        // What cannot be read is no placeholder of this user's.
+        let _ = adopt(fd);
     }
 }
 
@@ -124,7 +127,10 @@ pub(crate) fn adopt(fd: c_int) -> Result<bool, c_int> {
 }
 
 fn register(state: &mut State, fd: c_int, name: Name, inode: (u64, u64)) -> Result<(), c_int> {
-    let slot = DESCRIBED.get(fd as usize).ok_or(libc::EMFILE)?;
+    let Some(slot) = DESCRIBED.get(fd as usize) else {
+        blind(fd)?;
+        return Err(libc::EMFILE);
+    };
     if slot.load(Ordering::Relaxed) == 0 {
         slot.store(state.opened(name, inode), Ordering::Relaxed);
         shield(fd)?;
@@ -135,51 +141,56 @@ fn register(state: &mut State, fd: c_int, name: Name, inode: (u64, u64)) -> Resu
 /// The C library's streams must find nothing behind the first three descriptors.
 fn shield(fd: c_int) -> Result<(), c_int> {
     let Some(shadow) = SHADOWS.get(fd as usize) else { return Ok(()) };
-    let flags = rustix::io::fcntl_getfd(borrowed(fd)).map_err(Errno::raw_os_error)?;
     let own = rustix::io::fcntl_dupfd_cloexec(borrowed(fd), SHADOW_MIN).map_err(Errno::raw_os_error)?;
+    blind(fd)?;
+    shadow.store(std::os::fd::IntoRawFd::into_raw_fd(own), Ordering::Relaxed);
+    Ok(())
+}
+
+/// From now on a descriptor is only that of a path: nothing is read or written by it.
+fn blind(fd: c_int) -> Result<(), c_int> {
+    let flags = rustix::io::fcntl_getfd(borrowed(fd)).map_err(Errno::raw_os_error)?;
     let path = proc_path(fd);
     let bare = rustix::fs::open(path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let bare = bare.map_err(Errno::raw_os_error)?;
     let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
     // SAFETY: [preload-real] numbers of descriptors of ours and of the program's.
-    if unsafe { crate::real::dup3(std::os::fd::AsRawFd::as_raw_fd(&bare), fd, cloexec) } < 0 {
-        return Err(errno::get());
-    }
-    shadow.store(std::os::fd::IntoRawFd::into_raw_fd(own), Ordering::Relaxed);
-    Ok(())
+    let put = unsafe { crate::real::dup3(std::os::fd::AsRawFd::as_raw_fd(&bare), fd, cloexec) };
+    if put < 0 { Err(errno::get()) } else { Ok(()) }
 }
 
 fn proc_path(fd: c_int) -> String {
     format!("/proc/self/fd/{fd}")
 }
 
-/// `new` names what `fd` names.
-pub(crate) fn doubled(fd: c_int, new: c_int) {
+/// `new` names what `fd` names. An error: it must not, for its bytes would be the placeholder's.
+pub(crate) fn doubled(fd: c_int, new: c_int) -> Result<(), c_int> {
     if new < 0 || !has(fd) {
-        return;
+        return Ok(());
     }
     if !table::is_ours() {
         if is_shield(new) {
             // SAFETY: [preload-real] numbers of descriptors.
             unsafe { crate::real::dup3(kernels(fd), new, 0) };
         }
-        return;
+        return Ok(());
     }
-    let done = with(|state| {
+    with(|state| {
         let slot = DESCRIBED.get(new as usize).ok_or(libc::EMFILE)?;
         let entry = DESCRIBED.get(fd as usize).map_or(0, |slot| slot.load(Ordering::Relaxed));
         if kernels(fd) != fd {
             // The program has got a double of what is only shown.
+            let flags = rustix::io::fcntl_getfd(borrowed(new)).map_err(Errno::raw_os_error)?;
+            let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
             // SAFETY: [preload-real] numbers of descriptors.
-            unsafe { crate::real::dup3(kernels(fd), new, 0) };
+            unsafe { crate::real::dup3(kernels(fd), new, cloexec) };
         }
+        shield(new)?;
         state.doubled(entry);
         slot.store(entry, Ordering::Relaxed);
-        shield(new)
-    });
-    if done.is_err() {
-        state::tell("dup", "a descriptor above 65535, or within a signal handler");
-    }
+        Ok(())
+    })
+    .inspect_err(|_| state::tell("dup", "a descriptor above 65535, or within a signal handler"))
 }
 
 /// Before a descriptor is closed. A file that has no name any more, and that nobody else has open, is no more.
@@ -202,10 +213,13 @@ pub(crate) fn closing(fd: c_int) {
     }
     let Some(slot) = DESCRIBED.get(fd as usize) else { return };
     let kernels = kernels(fd);
-    let _ = with(|state| {
+    let told = with(|state| {
         state.closing(slot.load(Ordering::Relaxed), kernels);
         Ok(())
     });
+    if told.is_err() {
+        MISCOUNTED.store(true, Ordering::Relaxed);
+    }
     slot.store(0, Ordering::Relaxed);
     if kernels != fd {
         SHADOWS.get(fd as usize).iter().for_each(|shadow| shadow.store(0, Ordering::Relaxed));
@@ -410,7 +424,7 @@ pub(crate) fn write(fd: c_int, list: &[iovec], at: Option<i64>) -> Result<i64, c
     }
     with(|state| {
         let (number, fd) = (entry(fd), kernels(fd));
-        let name = state.name(number)?;
+        let name = state.written(number)?;
         let (start, written) = if mode.contains(OFlags::APPEND) {
             state.append(number, |state| {
                 let start = state.size(name)?;
@@ -511,8 +525,7 @@ pub(crate) fn allocate(fd: c_int, at: i64, length: i64) -> Result<(), c_int> {
     let end = at.checked_add(length).filter(|_| length > 0).ok_or(libc::EINVAL)?;
     with(|state| {
         let name = state.name(entry(fd))?;
-        let size = state.size(name)?;
-        state.fill(name, size, end)
+        state.reserve(name, at, end)
     })
 }
 
@@ -534,26 +547,40 @@ pub(crate) fn open(folder: c_int, path: &std::ffi::CStr, flags: c_int, mode: u32
     let special = libc::O_PATH | libc::O_DIRECTORY | (libc::O_TMPFILE & !libc::O_DIRECTORY);
     let folder = if path.to_bytes().starts_with(b"/") { libc::AT_FDCWD } else { folder };
     let no_folder = folder < 0 && folder != libc::AT_FDCWD;
-    if !is_on() || flags & special != 0 || no_folder || !table::is_ours() {
+    if !is_on() || flags & special != 0 || no_folder {
         return None;
+    }
+    if !table::is_ours() {
+        // Of a vfork child: its next program finds the file behind the descriptor.
+        let cuts = flags & libc::O_TRUNC != 0 && errno::kept(|| state::is_placeholder(folder, path));
+        return cuts.then_some(Err(libc::ENOTSUP));
     }
     Some(state::open_in(folder, path, flags, mode))
 }
 
 /// Whether a path is a placeholder's; for calls that read or write it past this library.
-pub(crate) fn is_at(path: &std::ffi::CStr) -> bool {
-    is_on() && table::is_ours() && named(rustix::fs::CWD, path).is_some()
+pub(crate) fn is_at(folder: c_int, path: &std::ffi::CStr) -> bool {
+    let folder = if path.to_bytes().starts_with(b"/") { libc::AT_FDCWD } else { folder };
+    let no_folder = folder < 0 && folder != libc::AT_FDCWD;
+    if !is_on() || no_folder {
+        return false;
+    }
+    // A vfork child has its parent's memory, and not what that has open.
+    if table::is_ours() {
+        named(state::borrowed_folder(folder), path).is_some()
+    } else {
+        state::is_placeholder(folder, path)
+    }
 }
 
 fn named(folder: std::os::fd::BorrowedFd<'_>, path: &std::ffi::CStr) -> Option<Name> {
-    let stat = rustix::fs::statat(folder, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    let target = if stat.st_mode & libc::S_IFMT == libc::S_IFLNK { rustix::fs::stat(path).ok()? } else { stat };
-    if target.st_mode & libc::S_IFMT != libc::S_IFREG || target.st_size != placeholder::BYTES as i64 {
+    let stat = rustix::fs::statat(folder, path, rustix::fs::AtFlags::empty()).ok()?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size != placeholder::BYTES as i64 {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let open = || rustix::fs::openat(folder, path, flags, Mode::empty());
-    with(|state| state.recognize_by((target.st_dev, target.st_ino), open)).ok().flatten()
+    with(|state| state.recognize_by((stat.st_dev, stat.st_ino), open)).ok().flatten()
 }
 
 /// What a path names, while a call takes that name away; a file that has no name then, and that nobody has open, is no more.
@@ -590,7 +617,13 @@ pub(crate) fn refuse(call: &'static str) -> i64 {
     -1
 }
 
+/// Whether a signal handler has closed a descriptor that is counted yet.
+fn is_miscounted() -> bool {
+    MISCOUNTED.load(Ordering::Relaxed)
+}
+
 static ON: AtomicBool = AtomicBool::new(false);
+static MISCOUNTED: AtomicBool = AtomicBool::new(false);
 static LOCK: Lock = Lock::new();
 static STATE: Guarded = Guarded::new();
 /// By descriptors, which open file it is of, from 1; 0: none.
@@ -601,5 +634,5 @@ static SHADOWS: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 static SESSIONS: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
 /// Above what programs expect.
 const SHADOW_MIN: c_int = 512;
-/// Of a program that has just begun.
+/// Of a program that has just begun, where the system does not say which there are.
 const DESCRIPTORS_LOOKED_AT: c_int = 1024;

@@ -16,7 +16,7 @@ use overside_verbs::handshake::Key;
 use overside_verbs::{Clock, Provider, SystemClock, VerbsError};
 use overside_volume::DeviceError;
 use overside_volume::client::{Files, LinkError, LinkOptions};
-use overside_volume::files::{Attributes, Command, PIECE_BYTES, Preset};
+use overside_volume::files::{Attributes, Command, FILE_BYTES_MAX, PIECE_BYTES, Preset};
 use overside_volume::wire::Status;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -101,6 +101,8 @@ struct Open {
     shared: bool,
     /// Its placeholder may not be on stable storage.
     is_new: bool,
+    /// The volume has this file: an older placeholder may have the number of another one by now.
+    is_there: bool,
 }
 
 impl State {
@@ -206,7 +208,7 @@ impl State {
             self.doubled(at as u32 + 1);
             return at as u32 + 1;
         }
-        let mut new = Some(Open { name, inode, descriptors: 1, shared: false, is_new: true });
+        let mut new = Some(Open { name, inode, descriptors: 1, shared: false, is_new: true, is_there: false });
         match self.open.iter().position(Option::is_none) {
             Some(at) => {
                 self.open.iter_mut().skip(at).take(1).for_each(|place| *place = new.take());
@@ -256,6 +258,19 @@ impl State {
             // SAFETY: [preload-real] as above.
             unsafe { real::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK as usize) };
         }
+    }
+
+    /// The file behind an open one's number, which is there: what is written says no more than the
+    /// number.
+    pub(super) fn written(&mut self, entry: u32) -> Result<Name, c_int> {
+        let name = self.name(entry)?;
+        if self.entry(entry).is_some_and(|open| !open.is_there) {
+            self.attributes(name)?;
+            if let Some(open) = self.entry_mut(entry) {
+                open.is_there = true;
+            }
+        }
+        Ok(name)
     }
 
     pub(super) fn is_new(&self, entry: u32) -> bool {
@@ -313,10 +328,15 @@ impl State {
     }
 
     fn known(&self, inode: (u64, u64)) -> Option<Name> {
+        // What is closed already may be among them, and another file have its inode.
+        if super::is_miscounted() {
+            return None;
+        }
         self.open.iter().flatten().find(|open| open.inode == inode).map(|open| open.name)
     }
 
-    /// The same by an inode. What this process has open is not opened again: closing that would give up the program's locks.
+    /// The same by an inode. What this process has open is not opened again, whatever it is:
+    /// closing that would give up the program's locks.
     pub(super) fn recognize_by(
         &self,
         inode: (u64, u64),
@@ -325,9 +345,15 @@ impl State {
         if let Some(known) = self.known(inode) {
             return Ok(Some(known));
         }
-        let Ok(file) = open() else { return Ok(None) };
         let mut text = [0; BYTES];
-        let read = rustix::io::pread(&file, &mut text, 0).map_err(Errno::raw_os_error)?;
+        let mut own = descriptors().into_iter().filter(|fd| candidate(*fd) == Some(inode));
+        let read = match own.find_map(|fd| rustix::io::pread(borrowed(fd), &mut text, 0).ok()) {
+            Some(read) => read,
+            None => {
+                let Ok(file) = open() else { return Ok(None) };
+                rustix::io::pread(&file, &mut text, 0).map_err(Errno::raw_os_error)?
+            }
+        };
         Ok(if read == BYTES { Name::parse(&text) } else { None })
     }
 
@@ -398,17 +424,29 @@ impl State {
     }
 
     pub(super) fn resize(&mut self, name: Name, size: u64) -> Result<(), c_int> {
-        self.client()?.command(name.id, Command::Resize(size), name.token).map_err(errno_of)
+        self.change(name, size, Command::Resize(size))
     }
 
-    /// Zeros from `at` to `end`, each with a place on the volume.
-    pub(super) fn fill(&mut self, name: Name, mut at: u64, end: u64) -> Result<(), c_int> {
-        let zeros = vec![0u8; PIECE_BYTES as usize];
+    /// Of a file that becomes as long as `size`, or may.
+    fn change(&mut self, name: Name, size: u64, command: Command) -> Result<(), c_int> {
+        if size >= FILE_BYTES_MAX {
+            return Err(libc::EFBIG);
+        }
+        let changed = self.client()?.command(name.id, command, name.token);
+        // There is no such file: what the program has open names nothing.
+        changed.map_err(|error| if error == DeviceError::Invalid { libc::EIO } else { errno_of(error) })
+    }
+
+    /// Bytes from `at` to `end` have places on the volume, and the file is at least so long. What
+    /// another process writes there meanwhile stays.
+    pub(super) fn reserve(&mut self, name: Name, at: u64, end: u64) -> Result<(), c_int> {
+        if end >= FILE_BYTES_MAX {
+            return Err(libc::EFBIG);
+        }
+        let mut at = at;
         while at < end {
-            let length = (end - at).min(PIECE_BYTES - at % PIECE_BYTES) as usize;
-            let mut done = 0;
-            self.write_all(name, at, zeros.get(..length).unwrap_or_default(), &mut done)?;
-            at += length as u64;
+            at = end.min((at / PIECE_BYTES + 1) * PIECE_BYTES);
+            self.change(name, at, Command::Reserve(at))?;
         }
         Ok(())
     }
@@ -527,10 +565,13 @@ impl State {
     }
 }
 
-/// All descriptors of this process.
-fn descriptors() -> Vec<c_int> {
+/// All descriptors of this process, without the one by which they are listed: its number is the
+/// next to come about.
+pub(super) fn descriptors() -> Vec<c_int> {
     let folder = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    folder.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let mut all: Vec<c_int> = folder.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    all.retain(|fd| rustix::io::fcntl_getfd(borrowed(*fd)).is_ok());
+    all
 }
 
 /// Whether a session may have it.
@@ -690,6 +731,17 @@ fn make_in(parent: &OwnedFd, name: &CStr, flags: c_int, mode: u32) -> Result<Own
     Ok(file)
 }
 
+/// Whether a placeholder is there, seen without what is open: a vfork child has its parent's
+/// memory.
+pub(super) fn is_placeholder(folder: c_int, path: &CStr) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let Ok(file) = rustix::fs::openat(borrowed_folder(folder), path, flags, Mode::empty()) else { return false };
+    let mut text = [0; BYTES];
+    candidate(file.as_raw_fd()).is_some()
+        && rustix::io::pread(&file, &mut text, 0).is_ok_and(|read| read == BYTES)
+        && Name::parse(&text).is_some()
+}
+
 fn close(fd: c_int) {
     errno::kept(|| {
         super::closing(fd);
@@ -699,7 +751,7 @@ fn close(fd: c_int) {
 }
 
 /// A program's number of a folder, or where it stands.
-fn borrowed_folder<'a>(folder: c_int) -> BorrowedFd<'a> {
+pub(super) fn borrowed_folder<'a>(folder: c_int) -> BorrowedFd<'a> {
     if folder == libc::AT_FDCWD { rustix::fs::CWD } else { borrowed(folder) }
 }
 

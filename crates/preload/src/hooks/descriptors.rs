@@ -186,8 +186,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: [preload-real] the program's arguments.
     let new = unsafe { real::dup(fd) };
-    doubled(fd, new);
-    new
+    doubled(fd, new)
 }
 
 #[unsafe(no_mangle)]
@@ -197,10 +196,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     }
     // SAFETY: [preload-real] the program's arguments.
     let new = unsafe { real::dup2(fd, to) };
-    if fd != to {
-        doubled(fd, new);
-    }
-    new
+    if fd == to { new } else { doubled(fd, new) }
 }
 
 #[unsafe(no_mangle)]
@@ -216,8 +212,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     }
     // SAFETY: [preload-real] the program's arguments.
     let new = unsafe { real::dup3(fd, to, flags) };
-    doubled(fd, new);
-    new
+    doubled(fd, new)
 }
 
 /// Whether a dup of it can succeed; only then is the target closed.
@@ -225,14 +220,19 @@ pub(super) fn borrowed_exists(fd: c_int) -> bool {
     fd >= 0 && errno::kept(|| rustix::io::fcntl_getfd(borrowed(fd)).is_ok())
 }
 
-/// `new` names what `fd` names. In a vfork child, which is about to become another program, the connection goes back.
-fn doubled(fd: c_int, new: c_int) {
+/// `new` names what `fd` names. In a vfork child, which is about to become another program, the
+/// connection goes back. What the call returns.
+fn doubled(fd: c_int, new: c_int) -> c_int {
     if new < 0 {
-        return;
+        return new;
     }
-    errno::kept(|| files::doubled(fd, new));
+    if let Err(error) = errno::kept(|| files::doubled(fd, new)) {
+        // SAFETY: [preload-real] the descriptor that has just come about.
+        unsafe { real::close(new) };
+        return errno::fail(error) as c_int;
+    }
     errno::kept(|| epoll::alias(fd, new));
-    let Some(connection) = table::find(fd) else { return };
+    let Some(connection) = table::find(fd) else { return new };
     errno::kept(|| {
         if !table::is_ours() {
             give_up_to(Reader::Stranger, fd, "dup in a vfork child");
@@ -244,14 +244,14 @@ fn doubled(fd: c_int, new: c_int) {
             give_up(fd, "a descriptor above 65535");
         }
     });
+    new
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: [preload-real] the program's arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
-    after_fcntl(fd, command, argument, result);
-    result
+    after_fcntl(fd, command, argument, result)
 }
 
 #[unsafe(no_mangle)]
@@ -264,16 +264,16 @@ unsafe extern "C-unwind" fn __fcntl(fd: c_int, command: c_int, argument: usize) 
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: [preload-real] the program's arguments.
     let result = unsafe { real::fcntl64(fd, command, argument) };
-    after_fcntl(fd, command, argument, result);
-    result
+    after_fcntl(fd, command, argument, result)
 }
 
-fn after_fcntl(fd: c_int, command: c_int, argument: usize, result: c_int) {
+/// What the call returns.
+fn after_fcntl(fd: c_int, command: c_int, argument: usize, result: c_int) -> c_int {
     if result < 0 {
-        return;
+        return result;
     }
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => doubled(fd, result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return doubled(fd, result),
         libc::F_SETFL => {
             set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
             if argument as c_int & libc::O_ASYNC != 0 {
@@ -282,6 +282,7 @@ fn after_fcntl(fd: c_int, command: c_int, argument: usize, result: c_int) {
         }
         _ => {}
     }
+    result
 }
 
 fn set_nonblocking(fd: c_int, on: bool) {

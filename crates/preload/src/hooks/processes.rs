@@ -8,7 +8,7 @@ use libc::pid_t;
 
 use super::give_up_to;
 use crate::settle::Reader;
-use crate::{errno, fork, real};
+use crate::{errno, files, fork, real};
 
 type Strings = *const *const c_char;
 
@@ -92,6 +92,26 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(actions: *mut c_voi
     give_up_to(Reader::Stranger, fd, "posix_spawn with its descriptor");
     // SAFETY: [preload-real] the program's arguments.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+/// The C library opens it in the child by calls of its own, where a placeholder would be cut. It
+/// returns what went wrong.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_addopen(
+    actions: *mut c_void,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+) -> c_int {
+    // SAFETY: [preload-program] the program's text.
+    let cut = if flags & libc::O_TRUNC != 0 && files::is_on() { unsafe { super::volume::text(path) } } else { None };
+    if cut.is_some_and(|path| errno::kept(|| files::is_at(libc::AT_FDCWD, path))) {
+        errno::kept(|| files::refuse("posix_spawn that truncates"));
+        return libc::ENOTSUP;
+    }
+    // SAFETY: [preload-real] the program's arguments.
+    unsafe { real::posix_spawn_file_actions_addopen(actions, fd, path, flags, mode) }
 }
 
 #[unsafe(no_mangle)]

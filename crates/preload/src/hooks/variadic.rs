@@ -57,6 +57,13 @@ extern "C" fn before_syscall(
         if number == libc::SYS_openat {
             return opened as *const c_void;
         }
+        if let Some((folder, path)) = path_of(number, first, second)
+            // SAFETY: [preload-program] the program's text.
+            && let Some(path) = unsafe { super::volume::text(path) }
+            && errno::kept(|| files::is_at(folder, path))
+        {
+            return refused as *const c_void;
+        }
     }
     match number {
         libc::SYS_read
@@ -114,6 +121,18 @@ extern "C" fn refused_dprintf() -> c_int {
 unsafe extern "C" fn opened(_: c_long, folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_long {
     // SAFETY: [preload-program] the program's arguments.
     c_long::from(unsafe { super::volume::open_at(folder, path, flags, mode) })
+}
+
+/// By which folder and path a system call opens or cuts a file; those for which no function here
+/// stands.
+fn path_of(number: c_long, first: usize, second: usize) -> Option<(c_int, *const c_char)> {
+    match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open | libc::SYS_creat => Some((libc::AT_FDCWD, first as *const c_char)),
+        libc::SYS_truncate => Some((libc::AT_FDCWD, first as *const c_char)),
+        libc::SYS_openat2 => Some((first as c_int, second as *const c_char)),
+        _ => None,
+    }
 }
 
 /// Whether a system call's first argument is a descriptor whose bytes or length it is about.

@@ -10,7 +10,10 @@ use super::data::{list, one};
 use crate::{errno, files, iovecs, kernel, real};
 
 /// The program's text; none where the kernel is to refuse it.
-unsafe fn text<'a>(path: *const c_char) -> Option<&'a CStr> {
+///
+/// # Safety
+/// It is text that ends with a zero, where there is any.
+pub(super) unsafe fn text<'a>(path: *const c_char) -> Option<&'a CStr> {
     // SAFETY: [preload-program] the program's text.
     iovecs::is_inside(path).then(|| unsafe { CStr::from_ptr(path) })
 }
@@ -326,7 +329,11 @@ fn length_at(
         if files::has(folder) {
             return files::length(folder).map(Some);
         }
-        // One that only names a file (O_PATH).
+        // Others were looked at when they came about.
+        let names_alone = rustix::fs::fcntl_getfl(kernel::borrowed(folder)).is_ok_and(|of| of.contains(OFlags::PATH));
+        if !names_alone {
+            return Ok(None);
+        }
         let path = format!("/proc/self/fd/{folder}");
         let wanted = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         return errno::kept(|| files::length_at(inode, || rustix::fs::open(path.as_str(), wanted, Mode::empty())));
@@ -434,7 +441,7 @@ macro_rules! by_path {
         unsafe extern "C-unwind" fn $truncate(path: *const c_char, size: off_t) -> c_int {
             // SAFETY: [preload-program] the program's text.
             let found = if files::is_on() { unsafe { text(path) } } else { None };
-            if found.is_some_and(|path| errno::kept(|| files::is_at(path))) {
+            if found.is_some_and(|path| errno::kept(|| files::is_at(libc::AT_FDCWD, path))) {
                 // SAFETY: [preload-program] the program's text.
                 let fd = unsafe { open_at(libc::AT_FDCWD, path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
                 if fd < 0 {
@@ -596,7 +603,7 @@ streams! {
 unsafe fn is_refused(path: *const c_char) -> bool {
     // SAFETY: [preload-program] the program's text.
     let path = if files::is_on() { unsafe { text(path) } } else { None };
-    let refused = path.is_some_and(|path| errno::kept(|| files::is_at(path)));
+    let refused = path.is_some_and(|path| errno::kept(|| files::is_at(libc::AT_FDCWD, path)));
     if refused {
         files::refuse("a stream of the C library");
     }
