@@ -1,6 +1,6 @@
 //! Requests whose bytes lie in several pieces of the caller's memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -41,7 +41,8 @@ pub enum Pieces {
 ///
 /// Each is one request of the device below: one message, and one access of a disk. For that its
 /// bytes lie in one buffer meanwhile, which costs one copy. Buffers are kept, so nothing is
-/// allocated once there are as many as requests under way.
+/// allocated once there are as many as requests under way. Small ones share a segment: a provider
+/// has room for few.
 ///
 /// ```
 /// use overside_memory::Segment;
@@ -68,10 +69,10 @@ pub struct Staged<D> {
     polled: Vec<Completion>,
     plain: Vec<Completion>,
     scattered: Vec<(Scattered, Result<(), DeviceError>)>,
-    /// For READs that come.
-    buffers: Vec<Buffer>,
-    /// And for WRITEs.
-    written: Vec<Bytes>,
+    /// By length, a power of two: what is kept for requests that come.
+    buffers: BTreeMap<usize, Vec<Buffer>>,
+    /// Of these, what WRITEs had: they need not be made `Bytes` again.
+    written: BTreeMap<usize, Vec<Bytes>>,
     kept_bytes: usize,
 }
 
@@ -91,8 +92,8 @@ impl<D: Device> Staged<D> {
             polled: Vec::new(),
             plain: Vec::new(),
             scattered: Vec::new(),
-            buffers: Vec::new(),
-            written: Vec::new(),
+            buffers: BTreeMap::new(),
+            written: BTreeMap::new(),
             kept_bytes: 0,
         }
     }
@@ -153,18 +154,30 @@ impl<D: Device> Staged<D> {
     }
 
     fn buffer(&mut self, length: usize) -> Option<Buffer> {
-        let Some(found) = self.buffers.iter().rposition(|buffer| buffer.len() >= length) else { return memory(length) };
-        let buffer = self.buffers.swap_remove(found);
-        self.kept_bytes -= buffer.len();
-        Some(buffer)
+        let room = room_of(length)?;
+        if let Some(buffer) = self.buffers.get_mut(&room).and_then(Vec::pop) {
+            self.kept_bytes -= room;
+            return Some(buffer);
+        }
+        let mut cut = memory(room)?;
+        let buffer = cut.pop();
+        if self.kept_bytes + cut.len() * room > KEPT_BYTES_MAX {
+            // Of lengths that nobody asks for now.
+            self.buffers.clear();
+            self.written.clear();
+            self.kept_bytes = 0;
+        }
+        self.kept_bytes += cut.len() * room;
+        self.buffers.entry(room).or_default().append(&mut cut);
+        buffer
     }
 
     fn bytes(&mut self, length: usize) -> Option<Bytes> {
-        let Some(found) = self.written.iter().rposition(|bytes| bytes.buffer().len() >= length) else {
-            return memory(length).map(Bytes::from);
+        let room = room_of(length)?;
+        let Some(bytes) = self.written.get_mut(&room).and_then(Vec::pop) else {
+            return self.buffer(length).map(Bytes::from);
         };
-        let bytes = self.written.swap_remove(found);
-        self.kept_bytes -= bytes.buffer().len();
+        self.kept_bytes -= room;
         Some(bytes)
     }
 
@@ -177,8 +190,9 @@ impl<D: Device> Staged<D> {
 
     /// A device may keep what was written for longer: then it is the device's.
     fn put_written(&mut self, mut from: Bytes) {
-        if from.refill::<Bytes>(&[]) && self.keeps(from.buffer().len()) {
-            self.written.push(from);
+        let room = from.buffer().len();
+        if from.refill::<Bytes>(&[]) && self.keeps(room) {
+            self.written.entry(room).or_default().push(from);
         }
     }
 
@@ -216,7 +230,7 @@ impl<D: Device> Staged<D> {
                     }
                 }
                 if self.keeps(into.len()) {
-                    self.buffers.push(into);
+                    self.buffers.entry(into.len()).or_default().push(into);
                 }
             }
             Work::Write { from, .. } => self.put_written(from),
@@ -262,25 +276,35 @@ impl<D: Device> Device for Staged<D> {
     }
 }
 
-/// Of a kind that a node may read from.
-fn memory(length: usize) -> Option<Buffer> {
-    let bytes = length.checked_next_power_of_two()?.max(SMALLEST);
-    Segment::shared(bytes).or_else(|_| Segment::private(bytes)).ok()?.carve(bytes).pop()
+/// Bytes of the buffer for a request of this length.
+fn room_of(length: usize) -> Option<usize> {
+    length.checked_next_power_of_two().map(|room| room.max(SMALLEST))
+}
+
+/// A segment of a kind that a node may read from, cut into buffers of `room` bytes.
+fn memory(room: usize) -> Option<Vec<Buffer>> {
+    let bytes = room.max(SEGMENT_BYTES);
+    Some(Segment::shared(bytes).or_else(|_| Segment::private(bytes)).ok()?.carve(room))
 }
 
 const SMALLEST: usize = 4096;
+/// Shorter buffers share so much.
+const SEGMENT_BYTES: usize = 1 << 20;
 /// What is kept for requests that come.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::MemoryDevice;
 
     /// Pieces of these lengths, each full of its number.
     fn pieces(lengths: &[usize]) -> Vec<Buffer> {
         let cut = |(number, length): (usize, &usize)| {
-            let (mut piece, _) = memory(*length)?.split_at(*length);
+            let room = room_of(*length)?;
+            let (mut piece, _) = Segment::private(room).ok()?.carve(room).pop()?.split_at(*length);
             piece.fill(number as u8 + 1);
             Some(piece)
         };
@@ -312,9 +336,51 @@ mod tests {
             let found: Vec<u8> = into.iter().flat_map(|piece| piece.iter().copied()).collect();
             let expected = [vec![1; 1], vec![2; 511], vec![3; 1000], vec![4; 536]].concat();
             assert!(found == expected, "round {round}");
-            let now = (device.buffers[0].segment_id(), device.written[0].buffer().segment_id());
-            assert_eq!((*kept.get_or_insert(now), device.buffers.len(), device.written.len()), (now, 1, 1));
+            let now = (segments(&device), device.kept_bytes);
+            assert_eq!(*kept.get_or_insert(now), now, "round {round}");
         }
+    }
+
+    /// How many segments all that is kept lies in.
+    fn segments(device: &Staged<MemoryDevice>) -> usize {
+        let written = device.written.values().flatten().map(|bytes| &**bytes.buffer());
+        let all = device.buffers.values().flatten().chain(written);
+        all.map(|buffer| buffer.segment_id()).collect::<BTreeSet<_>>().len()
+    }
+
+    /// A provider registers, and a node maps, no more than a few.
+    #[test]
+    fn small_buffers_share_segments_and_no_two_requests_a_buffer() {
+        let mut device = Staged::new(MemoryDevice::new(1 << 20).unwrap());
+        let writes = |tag: u64| {
+            let mut bytes = pieces(&[512]).remove(0);
+            bytes.fill(tag as u8);
+            Scattered { tag, at: tag * 512, pieces: Pieces::From { pieces: vec![bytes.into()], fua: false } }
+        };
+        let reads = |tag: u64| Scattered { tag, at: tag * 512, pieces: Pieces::Into(pieces(&[512])) };
+        let mut ended = Vec::new();
+        for round in [(0..200).map(writes).collect::<VecDeque<_>>(), (0..200).map(reads).collect()] {
+            device.submit_scattered(&mut { round });
+            while device.routes.len() > 0 {
+                device.poll_scattered(&mut ended);
+            }
+        }
+        assert_eq!(ended.len(), 400);
+        for (Scattered { tag, pieces, .. }, result) in ended {
+            assert_eq!(result, Ok(()));
+            if let Pieces::Into(into) = pieces {
+                assert!(into[0].iter().all(|byte| *byte == tag as u8), "{tag}");
+            }
+        }
+        assert_eq!((segments(&device), device.kept_bytes), (2, 2 << 20));
+        // What is kept of other lengths makes room, and no more is kept than may be.
+        let reads = |length: usize| Pieces::Into(vec![memory(length).unwrap().remove(0)]);
+        let mut large = Staged::new(MemoryDevice::new(KEPT_BYTES_MAX as u64 * 2).unwrap());
+        for length in [KEPT_BYTES_MAX, SMALLEST, KEPT_BYTES_MAX, 2 * KEPT_BYTES_MAX, KEPT_BYTES_MAX / 2] {
+            assert_eq!(carried_out(&mut large, 0, reads(length)).1, Ok(()));
+            assert!(large.kept_bytes <= KEPT_BYTES_MAX, "{length}: {}", large.kept_bytes);
+        }
+        assert_eq!(large.buffers.values().map(Vec::len).sum::<usize>(), 1 + (1 << 20) / SMALLEST);
     }
 
     #[test]
@@ -328,6 +394,6 @@ mod tests {
             assert!(into.iter().enumerate().all(untouched), "{lengths:?}");
         }
         // Too much to be had, whatever its pieces.
-        assert!(memory(usize::MAX).is_none());
+        assert!(room_of(usize::MAX).is_none() && memory(1 << 62).is_none());
     }
 }
