@@ -311,14 +311,22 @@ fn which_way_bytes_go_and_how_completions_come_can_be_fixed() {
         let bench = ["bench", &volume, "--rw", "randwrite", "--bs", "512", "--time", "1"];
         let found = node.json(&[&bench[..], options].concat());
         assert_eq!(found["errors"], 0);
-        let [granted, writes] = ["granted", "writes"].map(|name| found[name].as_u64().unwrap());
+        let [granted, writes, deregistrations] =
+            ["granted", "writes", "deregistrations"].map(|name| found[name].as_u64().unwrap());
         assert!(writes > 0);
-        (granted, writes)
+        (granted, writes, deregistrations)
     };
     for node in [&near, &far] {
         for fixed in ["once", "each", "regions"] {
-            let (granted, writes) = writes(node, &["--data", fixed, "--completions", "poll"]);
+            let (granted, writes, deregistrations) = writes(node, &["--data", fixed, "--completions", "poll"]);
             assert_eq!(granted, writes, "{fixed}: short ones, too");
+            // All lie in one segment, which the last region has, too.
+            let expected = match fixed {
+                "once" => 1..=1,
+                "each" => writes..=writes,
+                _ => writes / 1000..=writes / 1000 + 1,
+            };
+            assert!(expected.contains(&deregistrations), "{fixed}: {deregistrations} for {writes} writes");
         }
         assert_eq!(writes(node, &["--data", "copied", "--completions", "interrupt"]).0, 0);
     }

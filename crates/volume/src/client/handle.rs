@@ -17,6 +17,7 @@ struct Shared {
     welcomes: AtomicU64,
     rewrites: AtomicU64,
     granted: AtomicU64,
+    deregistrations: AtomicU64,
     is_away: AtomicBool,
     is_refused: AtomicBool,
     leaves: AtomicBool,
@@ -37,6 +38,15 @@ impl LinkHandle {
     /// Of how many WRITEs it had the node read the bytes from their caller's memory.
     pub fn granted(&self) -> u64 {
         self.0.granted.load(Ordering::Relaxed)
+    }
+
+    /// How often it has deregistered memory that the node could read.
+    pub fn deregistrations(&self) -> u64 {
+        self.0.deregistrations.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn deregistered(&self) {
+        self.0.deregistrations.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn grants(&self) {

@@ -362,7 +362,8 @@ impl Link {
         let length = (HEADER + self.options.request_bytes_max as usize, self.options.receives.max(1));
         let prices = || self.options.prices.clone().unwrap_or_else(|| self.provider.profile());
         let registration = self.options.registration.filter(|_| self.options.role != Role::Reader && !self.copies);
-        let registered = registration.and_then(|options| Registered::new(&self.provider, options, &prices()));
+        let counts = || self.handle.clone();
+        let registered = registration.and_then(|options| Registered::new(&self.provider, options, &prices(), counts()));
         let mut connection =
             Connection::open(&self.provider, &self.address, self.options.patience, length, registered)?;
         self.generation = self.generation.wrapping_add(1);

@@ -13,6 +13,8 @@ use overside_memory::{Bytes, SegmentId};
 use overside_planner::Profile;
 use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, Readable, Remote, RemoteToken};
 
+use super::handle::LinkHandle;
+
 /// How long memory of callers stays registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
@@ -47,6 +49,8 @@ pub(super) struct Registered {
     closed: BTreeMap<u64, Region>,
     bytes: u64,
     segments: usize,
+    /// Counts what is deregistered.
+    handle: LinkHandle,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +62,12 @@ struct Region {
 
 impl Registered {
     /// None where the node could not read by itself: it would wait for this side.
-    pub(super) fn new(provider: &Arc<dyn Provider>, options: Registration, prices: &Profile) -> Option<Registered> {
+    pub(super) fn new(
+        provider: &Arc<dyn Provider>,
+        options: Registration,
+        prices: &Profile,
+        handle: LinkHandle,
+    ) -> Option<Registered> {
         let capabilities = provider.capabilities();
         if !capabilities.one_sided || !capabilities.progress_by_itself {
             return None;
@@ -72,6 +81,7 @@ impl Registered {
             closed: BTreeMap::new(),
             bytes: 0,
             segments: 0,
+            handle,
         })
     }
 
@@ -143,7 +153,9 @@ impl Registered {
         for registered in region.segments.into_values() {
             (self.bytes, self.segments) = (self.bytes - registered.memory.len() as u64, self.segments - 1);
             // A provider that refuses leaves it registered, no more.
-            let _ = self.provider.deregister(registered);
+            if self.provider.deregister(registered).is_ok() {
+                self.handle.deregistered();
+            }
         }
     }
 }
@@ -190,7 +202,7 @@ mod tests {
             let prices = Profile { send_request_ns: 0.0, send_byte_ns: 0.0, ..provider.profile() };
             let domain = provider.allocate_domain().unwrap();
             let options = Registration { writes, bytes_max, ..Registration::default() };
-            let registered = Registered::new(&provider, options, &prices).unwrap();
+            let registered = Registered::new(&provider, options, &prices, LinkHandle::default()).unwrap();
             Bench { registered, domain }
         }
 
@@ -201,6 +213,10 @@ mod tests {
 
         fn holds(&self) -> (u64, usize) {
             (self.registered.bytes, self.registered.segments)
+        }
+
+        fn deregistrations(&self) -> u64 {
+            self.registered.handle.deregistrations()
         }
     }
 
@@ -222,6 +238,10 @@ mod tests {
             once.registered.end(region);
             assert_eq!(once.holds(), (4096, 1));
         }
+        assert_eq!((each.deregistrations(), once.deregistrations()), (6, 0));
+        let counts = once.registered.handle.clone();
+        drop(once);
+        assert_eq!(counts.deregistrations(), 1);
     }
 
     #[test]
@@ -236,7 +256,7 @@ mod tests {
         bench.registered.end(0);
         assert_eq!(bench.holds(), (4096, 1));
         bench.registered.end(1);
-        assert_eq!(bench.holds(), (4096, 1), "its region has room yet");
+        assert_eq!((bench.holds(), bench.deregistrations()), ((4096, 1), 3), "its region has room yet");
     }
 
     #[test]
@@ -269,7 +289,7 @@ mod tests {
         let provider: Arc<dyn Provider> = Arc::new(World::new().provider());
         let dear = Profile { send_request_ns: 10.0, pack_byte_ns: 0.1, send_byte_ns: 0.2, ..prices };
         let fixed = Registration { by_price: false, ..Registration::default() };
-        let registered = Registered::new(&provider, fixed, &dear).unwrap();
+        let registered = Registered::new(&provider, fixed, &dear, LinkHandle::default()).unwrap();
         assert_eq!(registered.length_min, 0, "what is fixed asks for no price");
     }
 }

@@ -69,6 +69,7 @@ pub fn run(args: &BenchVolume) -> Result<()> {
     let figures = Figures {
         reconnects: handle.reconnects(),
         granted: handle.granted(),
+        deregistrations: handle.deregistrations(),
         client_us: per(client.as_micros() as u64, outcome.ios()),
         node_us: spent(before.0.as_ref(), after.as_ref()).and_then(|us| per(us, outcome.ios())),
         outcome,
@@ -125,6 +126,7 @@ struct Figures {
     reconnects: u64,
     /// WRITEs whose bytes the node read from this process's memory.
     granted: u64,
+    deregistrations: u64,
     client_us: Option<f64>,
     /// None where the node was started anew meanwhile.
     node_us: Option<f64>,
@@ -155,6 +157,7 @@ impl Figures {
                 "corrupt": args.verify.then_some(corrupt),
                 "errors": errors,
                 "granted": self.granted,
+                "deregistrations": self.deregistrations,
                 "reconnects": self.reconnects,
                 "interrupted": is_interrupted,
             });
