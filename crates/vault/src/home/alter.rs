@@ -115,10 +115,11 @@ impl Home {
             new.key_file = new.key_file.take().or_else(|| old.key_file.clone());
             new.access_key = new.access_key.take().or_else(|| old.access_key.clone());
         }
-        unfinished::sweep(&self.folder);
+        unfinished::sweep(&self.folder, self.around(clock));
+        can_be_written(&new)?;
         // The note names nothing that was there before: an old member has the volume's id, too.
-        new.path().map_or(Ok(()), |path| can_be_written(path).and_then(|()| is_free(path)))?;
-        let _note = Unfinished::note(&self.folder, (name, &description.id), std::slice::from_ref(&new))?;
+        new.path().map_or(Ok(()), is_free)?;
+        let _note = Unfinished::note(&self.folder, (name, &description.id), [(number, &new)])?;
         // Another replacement may have ended meanwhile: from here on there is none.
         if self.description(name)?.text() != description.text() {
             return Err(refused("has been changed meanwhile; look at it, and try again".to_owned()));

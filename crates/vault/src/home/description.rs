@@ -59,12 +59,12 @@ impl Description {
             let (word, rest) = line.split_once(' ').filter(|_| at > 0).ok_or_else(wrong)?;
             let taken = match word {
                 "layout" => found.take_layout(rest).inspect(|()| layouts += 1),
-                "id" => found.take_id(rest).inspect(|()| ids += 1),
+                "id" => parse_id(rest).map(|id| (found.id, ids) = (id, ids + 1)),
                 "grows" if found.grows.is_none() => rest.parse().ok().map(|bytes| found.grows = Some(bytes)),
                 "files" if found.files.is_none() => Preset::parse(rest).map(|preset| found.files = Some(preset)),
                 "stale" => rest.parse().ok().filter(|member| found.stale.insert(*member)).map(drop),
                 "lost" | "kept" => lost(word, rest).filter(|range| found.lost.insert(*range)).map(drop),
-                _ => found.take_member(word, rest),
+                _ => take_member(&mut found.members, word, rest),
             };
             taken.ok_or_else(wrong)?;
         }
@@ -74,54 +74,11 @@ impl Description {
         Ok(found)
     }
 
-    /// A line of a member; none: it is no such line.
-    fn take_member(&mut self, word: &str, rest: &str) -> Option<()> {
-        let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-        let member = match word {
-            "file" => (Place::File(absolute(rest)?), 0),
-            "memory" => (Place::Memory(None), rest.parse().ok()?),
-            "volatile" => {
-                let (seed, path) = rest.split_once(' ')?;
-                (Place::Volatile { seed: seed.parse().ok()?, path: absolute(path)? }, 0)
-            }
-            "spindle" => {
-                let (kind, path) = rest.split_once(' ')?;
-                (Place::Spindle { kind: SpindleKind::parse(kind)?, path: absolute(path)? }, 0)
-            }
-            "remote" => {
-                let (bytes, place) = rest.split_once(' ')?;
-                let (address, volume) = place.rsplit_once('/')?;
-                let (address, volume) = (address.to_owned(), volume.to_owned());
-                let place = RemotePlace { address, volume, key_file: None, access_key: None };
-                (Place::Remote(place), bytes.parse().ok()?)
-            }
-            // Of the member before.
-            "key-file" | "access-key" => {
-                let (Place::Remote(place), _) = self.members.last_mut()? else { return None };
-                let key = if word == "key-file" { &mut place.key_file } else { &mut place.access_key };
-                let is_first = key.is_none();
-                *key = Some(absolute(rest)?);
-                return is_first.then_some(());
-            }
-            _ => return None,
-        };
-        self.members.push(member);
-        Some(())
-    }
-
     fn take_layout(&mut self, rest: &str) -> Option<()> {
         let mut words = rest.split(' ');
         self.layout = LayoutKind::parse(words.next()?)?;
         self.stripe = words.next()?.parse().ok()?;
         self.bytes = words.next()?.parse().ok()?;
-        Some(())
-    }
-
-    fn take_id(&mut self, rest: &str) -> Option<()> {
-        let twos = Some(rest).filter(|rest| rest.len() == 32 && rest.is_ascii())?.as_bytes().chunks(2);
-        for (byte, two) in self.id.iter_mut().zip(twos) {
-            *byte = u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()?;
-        }
         Some(())
     }
 
@@ -170,21 +127,7 @@ impl Description {
     /// As it is written down.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{FIRST}\n");
-        for (place, bytes) in &self.members {
-            let _ = match place {
-                Place::File(path) => writeln!(text, "file {}", path.display()),
-                Place::Memory(_) => writeln!(text, "memory {bytes}"),
-                Place::Volatile { seed, path } => writeln!(text, "volatile {seed} {}", path.display()),
-                Place::Spindle { kind, path } => writeln!(text, "spindle {} {}", kind.name(), path.display()),
-                Place::Remote(remote) => {
-                    let _ = writeln!(text, "remote {bytes} {remote}");
-                    let keys = [("key-file", &remote.key_file), ("access-key", &remote.access_key)];
-                    let given = keys.into_iter().filter_map(|(word, key)| Some((word, key.as_ref()?)));
-                    given.for_each(|(word, key)| _ = writeln!(text, "{word} {}", key.display()));
-                    Ok(())
-                }
-            };
-        }
+        self.members.iter().for_each(|(place, bytes)| text.push_str(&member_text(place, *bytes)));
         let _ = writeln!(text, "layout {} {} {}", self.layout.name(), self.stripe, self.bytes);
         let id = id_text(&self.id);
         let _ = writeln!(text, "id {id}");
@@ -218,6 +161,58 @@ impl Description {
     }
 }
 
+/// A line of a member; none: it is no such line.
+pub(super) fn take_member(members: &mut Vec<(Place, u64)>, word: &str, rest: &str) -> Option<()> {
+    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let member = match word {
+        "file" => (Place::File(absolute(rest)?), 0),
+        "memory" => (Place::Memory(None), rest.parse().ok()?),
+        "volatile" => {
+            let (seed, path) = rest.split_once(' ')?;
+            (Place::Volatile { seed: seed.parse().ok()?, path: absolute(path)? }, 0)
+        }
+        "spindle" => {
+            let (kind, path) = rest.split_once(' ')?;
+            (Place::Spindle { kind: SpindleKind::parse(kind)?, path: absolute(path)? }, 0)
+        }
+        "remote" => {
+            let (bytes, place) = rest.split_once(' ')?;
+            let (address, volume) = place.rsplit_once('/')?;
+            let (address, volume) = (address.to_owned(), volume.to_owned());
+            let place = RemotePlace { address, volume, key_file: None, access_key: None };
+            (Place::Remote(place), bytes.parse().ok()?)
+        }
+        // Of the member before.
+        "key-file" | "access-key" => {
+            let (Place::Remote(place), _) = members.last_mut()? else { return None };
+            let key = if word == "key-file" { &mut place.key_file } else { &mut place.access_key };
+            let is_first = key.is_none();
+            *key = Some(absolute(rest)?);
+            return is_first.then_some(());
+        }
+        _ => return None,
+    };
+    members.push(member);
+    Some(())
+}
+
+/// A member's lines, which [`take_member`] takes one by one.
+pub(super) fn member_text(place: &Place, bytes: u64) -> String {
+    match place {
+        Place::File(path) => format!("file {}\n", path.display()),
+        Place::Memory(_) => format!("memory {bytes}\n"),
+        Place::Volatile { seed, path } => format!("volatile {seed} {}\n", path.display()),
+        Place::Spindle { kind, path } => format!("spindle {} {}\n", kind.name(), path.display()),
+        Place::Remote(remote) => {
+            let mut text = format!("remote {bytes} {remote}\n");
+            let keys = [("key-file", &remote.key_file), ("access-key", &remote.access_key)];
+            let given = keys.into_iter().filter_map(|(word, key)| Some((word, key.as_ref()?)));
+            given.for_each(|(word, key)| _ = writeln!(text, "{word} {}", key.display()));
+            text
+        }
+    }
+}
+
 /// A line of what a member lacks. The first ones were of a block each, and did not say so.
 fn lost(word: &str, rest: &str) -> Option<LostRange> {
     let mut words = rest.split(' ');
@@ -238,6 +233,16 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
 /// A volume's id, as text.
 pub(super) fn id_text(id: &[u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// And from text.
+pub(super) fn parse_id(text: &str) -> Option<[u8; 16]> {
+    let twos = Some(text).filter(|text| text.len() == 32 && text.is_ascii())?.as_bytes().chunks(2);
+    let mut id = [0; 16];
+    for (byte, two) in id.iter_mut().zip(twos) {
+        *byte = u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()?;
+    }
+    Some(id)
 }
 
 const FIRST: &str = "overside-volume 1";

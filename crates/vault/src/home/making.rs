@@ -50,12 +50,6 @@ pub(super) fn make_place(
     made: &mut Made<'_>,
 ) -> Result<(Place, u64), HomeError> {
     if let Place::Remote(remote) = place {
-        let keys = [&remote.key_file, &remote.access_key].into_iter().flatten();
-        let fits = |path: &PathBuf| path.is_absolute() && path.to_str().is_some_and(|path| !path.contains('\n'));
-        if remote.to_string().contains('\n') || !keys.into_iter().all(fits) {
-            let why = "it, or a key's absolute path, cannot be written down; choose another".to_owned();
-            return Err(HomeError::Member { path: place.named(), why });
-        }
         // Its own node has checksums.
         remote::make(made.reach, remote, &Superblock { sums_bytes: 0, ..superblock.clone() }, &**made.clock)?;
         made.remotes.push((remote.clone(), member));
@@ -63,29 +57,33 @@ pub(super) fn make_place(
     }
     let Some(path) = place.path() else { return Ok((place.clone(), superblock.member_bytes)) };
     let path = std::path::absolute(path).map_err(of(path))?;
-    can_be_written(&path)?;
+    let side = matches!(place, Place::Volatile { .. }).then(|| side_of(&path));
+    side.as_deref().map_or(Ok(()), is_free)?;
     make_member(&path, superblock)?;
     made.files.push(path.clone());
-    let place = match place {
-        Place::Volatile { seed, .. } => {
-            let side = side_of(&path);
-            make_side(&side)?;
-            made.files.push(side);
-            Place::Volatile { seed: *seed, path }
-        }
-        Place::Spindle { kind, .. } => Place::Spindle { kind: *kind, path },
-        _ => Place::File(path),
-    };
-    Ok((place, 0))
+    if let Some(side) = side {
+        make_side(&side)?;
+        made.files.push(side);
+    }
+    Ok((place.at(path), 0))
 }
 
-/// A path that is a line of text.
-pub(super) fn can_be_written(path: &Path) -> Result<(), HomeError> {
-    if path.to_str().is_none_or(|path| path.contains(char::is_control)) {
-        let why = "its path cannot be written down; choose another".to_owned();
-        return Err(HomeError::Member { path: path.to_path_buf(), why });
-    }
-    Ok(())
+/// What is written down of it is lines of text.
+pub(super) fn can_be_written(place: &Place) -> Result<(), HomeError> {
+    let is_text = |path: &Path| path.to_str().is_some_and(|path| !path.contains(char::is_control));
+    let (fits, why) = match place {
+        Place::Remote(remote) => {
+            let mut keys = [&remote.key_file, &remote.access_key].into_iter().flatten();
+            let fits =
+                !remote.to_string().contains(char::is_control) && keys.all(|key| key.is_absolute() && is_text(key));
+            (fits, "it, or a key's absolute path, cannot be written down; choose another")
+        }
+        place => {
+            let fits = |path: &Path| std::path::absolute(path).is_ok_and(|path| is_text(&path));
+            (place.path().is_none_or(fits), "its path cannot be written down; choose another")
+        }
+    };
+    if fits { Ok(()) } else { Err(HomeError::Member { path: place.named(), why: why.to_owned() }) }
 }
 
 /// Nothing lies where a member is to be.

@@ -30,7 +30,7 @@ use crate::files;
 use crate::server::{About, LastWriter, WriterRecord};
 use assemble::{assemble, format_intents, open_member};
 use description::Description;
-use making::{make_members, side_of};
+use making::{can_be_written, make_members, side_of};
 use overside_volume::files::Preset;
 use remote::Reached;
 use unfinished::Unfinished;
@@ -226,8 +226,9 @@ impl Home {
             let why = format!("a volume of files has at least {} bytes (--size)", files::BYTES_MIN);
             return Err(HomeError::Member { path: description, why });
         }
-        unfinished::sweep(&self.folder);
-        let _note = Unfinished::note(&self.folder, (name, &creation.id), &creation.members)?;
+        unfinished::sweep(&self.folder, self.around(clock));
+        creation.members.iter().try_for_each(can_be_written)?;
+        let _note = Unfinished::note(&self.folder, (name, &creation.id), creation.members.iter().enumerate())?;
         let (written, mut made) = make_members(creation, &description, self.around(clock))?;
         // Before it is written down, it has to open.
         let parsed = Description::parse(&description, &written.text())?;
@@ -268,16 +269,20 @@ impl Home {
     pub fn delete(&self, name: &str, clock: &Arc<dyn Clock>) -> Result<Deleted, HomeError> {
         let (description, path) = (self.description(name)?, self.path(name));
         let _held = remote::hold(&description, &path, clock, DELETE_PATIENCE)?;
-        let (mut members, mut left) = (Vec::new(), Vec::new());
+        let (mut members, mut sides, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (place, _)) in description.members.iter().enumerate() {
             let Some(path) = place.path() else { continue };
             match open_member(path, &description, number, DELETE_PATIENCE) {
                 // It stays locked until all is gone.
                 Ok((member, _)) => members.push((path.to_path_buf(), member)),
-                Err(HomeError::Member { why, .. }) => left.push((path.to_path_buf(), why)),
+                Err(HomeError::Member { why, .. }) => {
+                    left.push((path.to_path_buf(), why));
+                    continue;
+                }
                 Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
+            sides.extend(matches!(place, Place::Volatile { .. }).then(|| side_of(path)));
         }
         // First what says that there is a volume: half a deletion leaves files, and no volume without members.
         fs::remove_file(&path).map_err(of(&path))?;
@@ -290,8 +295,8 @@ impl Home {
         }
         for (path, _) in &members {
             fs::remove_file(path).map_err(of(path))?;
-            let _ = fs::remove_file(side_of(path));
         }
+        sides.iter().for_each(|side| _ = fs::remove_file(side));
         let _ = fs::remove_file(self.intents(name));
         let _ = fs::remove_file(path.with_extension(remote::LOCK_EXTENSION));
         let _ = fs::remove_file(self.folder.join(format!("{name}{WRITER_SUFFIX}")));

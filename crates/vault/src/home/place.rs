@@ -41,6 +41,26 @@ impl Place {
         }
     }
 
+    /// The same of another file.
+    pub(super) fn at(&self, path: PathBuf) -> Place {
+        match self {
+            Place::Volatile { seed, .. } => Place::Volatile { seed: *seed, path },
+            Place::Spindle { kind, .. } => Place::Spindle { kind: *kind, path },
+            Place::File(_) => Place::File(path),
+            Place::Memory(_) | Place::Remote(_) => self.clone(),
+        }
+    }
+
+    /// Whether both are one file, or one volume of one node.
+    pub(super) fn is_where(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Remote(one), Place::Remote(other)) => {
+                (&one.address, &one.volume) == (&other.address, &other.volume)
+            }
+            _ => self.path().is_some() && self.path() == other.path(),
+        }
+    }
+
     /// Whether it outlives the node.
     pub(super) fn is_durable(&self) -> bool {
         !matches!(self, Place::Memory(_))

@@ -305,6 +305,24 @@ pub(super) fn release(
     released
 }
 
+/// The same of one that a killed process may have made a member. Who writes it now is not fenced
+/// off.
+pub(super) fn release_left(
+    reach: Reached<'_>,
+    place: &RemotePlace,
+    (id, number): ([u8; 16], usize),
+    clock: &dyn Clock,
+) -> Result<(), String> {
+    let mut volume = reach.ok_or(NO_REACH)?.attach(place, link())?;
+    let is_its = |found: &Superblock| found.id == id && usize::from(found.member) == number;
+    let released = look(&mut volume, clock).and_then(|found| match found.filter(is_its) {
+        Some(_) => write(&mut volume, &[0; BLOCK_BYTES], clock),
+        None => Ok(()),
+    });
+    volume.close(GOODBYE_PATIENCE);
+    released
+}
+
 fn look(volume: &mut Volume, clock: &dyn Clock) -> Result<Option<Superblock>, String> {
     Ok(read(volume, clock)?.and_then(|blocks| Superblock::newer(&blocks).ok()))
 }

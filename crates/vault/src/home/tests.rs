@@ -491,7 +491,7 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     let note = home.folder().join(format!("pg{}", unfinished::NOTE_SUFFIX));
     let members: Vec<PathBuf> = three.members.iter().map(|place| place.path().unwrap().to_path_buf()).collect();
     let there = || members.iter().map(|member| member.exists()).collect::<Vec<_>>();
-    let held = Unfinished::note(home.folder(), (&three.name, &three.id), &three.members).unwrap();
+    let held = Unfinished::note(home.folder(), (&three.name, &three.id), three.members.iter().enumerate()).unwrap();
     let (_, made) = make_members(&three, &home.path("pg"), home.around(&clock)).unwrap();
     std::mem::forget(made);
     let other = Creation { name: "other".to_owned(), id: *b"another's id    ", ..three.clone() };
@@ -538,7 +538,7 @@ fn what_a_killed_replacement_leaves_is_taken_away_by_the_next() {
     let [first, second, third] = ["m0.img", "m1.img", "m2.img"].map(|name| folder.path().join(name));
     let (note, new) = (home.folder().join("pg.making"), Place::File(third.clone()));
     let replaces = |old: &Path, new: &Place| home.replace("pg", old.to_str().unwrap(), new, &clock);
-    let held = Unfinished::note(home.folder(), ("pg", &two.id), std::slice::from_ref(&new)).unwrap();
+    let held = Unfinished::note(home.folder(), ("pg", &two.id), [(0, &new)]).unwrap();
     let refused = replaces(&first, &new).unwrap_err().to_string();
     assert!(refused.contains("is being made, or gets a member, by another process"), "{refused}");
     let text = fs::read(&note).unwrap();
@@ -558,4 +558,165 @@ fn what_a_killed_replacement_leaves_is_taken_away_by_the_next() {
     assert!(first.exists() && third.exists() && !note.exists());
     fs::remove_file(&second).unwrap();
     assert_eq!(content(&home), 5);
+}
+
+/// Runs something while a home looks for what is left on another node, and reaches nothing.
+struct Meanwhile(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Reach for Meanwhile {
+    fn attach(
+        &self,
+        _: &RemotePlace,
+        _: overside_volume::client::LinkOptions,
+    ) -> Result<overside_volume::client::Volume, String> {
+        self.0();
+        Err("nobody is there".to_owned())
+    }
+    fn resize(&self, _: &RemotePlace, _: u64) -> Result<(), String> {
+        Err("nobody is there".to_owned())
+    }
+    fn threads(&self) -> Arc<dyn overside_service::Threads> {
+        unreachable!("nothing is attached")
+    }
+}
+
+/// One has read what is written down of the volume before the other changes it.
+#[test]
+fn of_two_replacements_at_once_the_second_is_refused_and_the_first_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Mirror, 2), &clock()).unwrap();
+    write(&home, 6);
+    let [first, second, third, fourth] = ["m0.img", "m1.img", "m2.img", "m3.img"].map(|name| folder.path().join(name));
+    // A leftover on another node is looked for just before the note is made.
+    let far = RemotePlace { address: "tcp:nowhere".into(), volume: "x".into(), key_file: None, access_key: None };
+    let note = home.folder().join(format!("far{}", unfinished::NOTE_SUFFIX));
+    let held = Unfinished::note(home.folder(), ("far", &[7; 16]), [(1, &Place::Remote(far))]).unwrap();
+    let text = fs::read(&note).unwrap();
+    drop(held);
+    fs::write(&note, text).unwrap();
+    let (other, old, new) = (home.clone(), first.display().to_string(), Place::File(third.clone()));
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let meanwhile = Meanwhile(Box::new(move || {
+        if done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+            other.replace("pg", &old, &new, &clock()).unwrap();
+        }
+    }));
+    let slow = home.clone().reaching(Arc::new(meanwhile));
+    let refused = slow.replace("pg", second.to_str().unwrap(), &Place::File(fourth.clone()), &clock()).unwrap_err();
+    assert!(refused.to_string().contains("has been changed meanwhile"), "{refused}");
+    let places = |home: &Home| {
+        let description = home.description("pg").unwrap();
+        description.members.into_iter().map(|(place, _)| place).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&home), [Place::File(third.clone()), Place::File(second)]);
+    assert!(note.exists() && !fourth.exists(), "what could not be looked at stays");
+    // Nothing is made under its name before that.
+    let same = Creation { name: "far".to_owned(), ..creation(folder.path(), LayoutKind::Concat, 1) };
+    let members = vec![Place::File(folder.path().join("m9.img"))];
+    let refused = slow.create(&Creation { members, ..same }, &clock()).unwrap_err().to_string();
+    assert!(refused.contains("members that a killed process left"), "{refused}");
+    assert!(note.exists() && third.exists());
+    assert_eq!(content(&home), 6);
+}
+
+/// A note that a killed creation left behind its end names members of a volume, whatever that is
+/// called by now.
+#[test]
+fn a_note_takes_no_member_of_a_volume_that_was_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let (clock, two) = (clock(), creation(folder.path(), LayoutKind::Concat, 2));
+    let note = home.folder().join(format!("pg{}", unfinished::NOTE_SUFFIX));
+    let held = Unfinished::note(home.folder(), ("pg", &two.id), two.members.iter().enumerate()).unwrap();
+    let text = fs::read(&note).unwrap();
+    drop(held);
+    home.create(&two, &clock).unwrap();
+    fs::write(&note, &text).unwrap();
+    fs::rename(home.path("pg"), home.path("moved")).unwrap();
+    let memory = Creation { members: vec![Place::Memory(None)], ..creation(folder.path(), LayoutKind::Concat, 1) };
+    home.create(&Creation { name: "other".to_owned(), ..memory }, &clock).unwrap();
+    assert!(!note.exists() && two.members.iter().all(|place| place.path().unwrap().exists()));
+    home.device("moved", &clock).unwrap();
+}
+
+#[test]
+fn places_that_are_no_line_of_text_are_refused_before_they_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let remote = |address: &str, key: &str| {
+        let (address, volume, key_file) = (address.to_owned(), "m".to_owned(), Some(PathBuf::from(key)));
+        Place::Remote(RemotePlace { address, volume, key_file, access_key: None })
+    };
+    let two = creation(folder.path(), LayoutKind::Mirror, 2);
+    home.create(&two, &clock()).unwrap();
+    let odd = |name: &str| folder.path().join(name);
+    for place in [
+        Place::File(odd("a\nb")),
+        Place::Volatile { seed: 1, path: odd("a\u{7f}") },
+        Place::File(odd("\u{85}")),
+        remote("shm:a\nb", "/key"),
+        remote("shm:a", "key"),
+        remote("shm:a", "/k\ney"),
+    ] {
+        let made = Creation { name: "odd".to_owned(), members: vec![place.clone()], ..two.clone() };
+        let made = Creation { layout: LayoutKind::Concat, ..made };
+        for refused in [
+            home.create(&made, &clock()).unwrap_err().to_string(),
+            home.replace("pg", two.members[0].to_string().as_str(), &place, &clock()).unwrap_err().to_string(),
+        ] {
+            assert!(refused.contains("cannot be written down"), "{place:?}: {refused}");
+        }
+        let left =
+            fs::read_dir(home.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>();
+        assert_eq!(left, ["pg.intents", "pg.volume"].map(Into::into).into(), "{place:?}");
+    }
+}
+
+/// What no flush covered goes with its member, and a stranger's file of that name does not.
+#[test]
+fn the_side_file_of_a_member_that_forgets_goes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let [member, plain] = ["v.img", "m0.img"].map(|name| folder.path().join(name));
+    let [side, strangers] = [&member, &plain].map(|member| side_of(member));
+    let forgets = Creation {
+        members: vec![Place::Volatile { seed: 1, path: member.clone() }],
+        ..creation(folder.path(), LayoutKind::Concat, 1)
+    };
+    fs::write(&side, "a stranger's").unwrap();
+    let refused = home.create(&forgets, &clock()).unwrap_err().to_string();
+    assert!(refused.contains("is there already") && refused.contains("unflushed"), "{refused}");
+    assert_eq!((fs::read(&side).unwrap(), member.exists()), (b"a stranger's".to_vec(), false));
+    fs::remove_file(&side).unwrap();
+    // With its member, and where that is gone already.
+    for loses_member in [false, true] {
+        home.create(&forgets, &clock()).unwrap();
+        assert!(side.exists());
+        if loses_member {
+            fs::remove_file(&member).unwrap();
+        }
+        home.delete("pg", &clock()).unwrap();
+        assert!(!side.exists() && !member.exists(), "{loses_member}");
+    }
+    // What a killed creation left.
+    let clock = clock();
+    let held = Unfinished::note(home.folder(), ("pg", &forgets.id), forgets.members.iter().enumerate()).unwrap();
+    let text = fs::read(home.folder().join("pg.making")).unwrap();
+    drop(held);
+    let (_, made) = make_members(&forgets, &home.path("pg"), home.around(&clock)).unwrap();
+    std::mem::forget(made);
+    fs::write(home.folder().join("pg.making"), text).unwrap();
+    assert!(side.exists() && member.exists());
+    fs::write(&strangers, "a stranger's").unwrap();
+    home.create(&creation(folder.path(), LayoutKind::Concat, 1), &clock).unwrap();
+    assert!(!side.exists() && !member.exists());
+    home.delete("pg", &clock).unwrap();
+    assert!(!plain.exists() && strangers.exists());
 }

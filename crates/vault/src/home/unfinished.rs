@@ -6,9 +6,13 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::description::{Description, id_text};
+use overside_verbs::Clock;
+
+use super::description::{Description, id_text, member_text, parse_id, take_member};
 use super::making::side_of;
+use super::remote::{self, Reached};
 use super::repair::superblock;
 use super::{HomeError, INTENTS_SUFFIX, Place, SUFFIX, of};
 
@@ -20,14 +24,14 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Notes what is to be made for a volume.
+    /// Notes which members are to be made for a volume, by their numbers.
     ///
     /// # Errors
     /// Another process is making members of a volume of this name, or the note cannot be written.
-    pub(super) fn note(
+    pub(super) fn note<'a>(
         folder: &Path,
         (name, id): (&str, &[u8; 16]),
-        members: &[Place],
+        members: impl IntoIterator<Item = (usize, &'a Place)>,
     ) -> Result<Unfinished, HomeError> {
         let path = folder.join(format!("{name}{NOTE_SUFFIX}"));
         let mut file =
@@ -36,14 +40,19 @@ impl Unfinished {
             let why = "is being made, or gets a member, by another process; wait for it".to_owned();
             return Err(HomeError::Refused { name: name.to_owned(), why });
         }
+        if file.metadata().map_err(of(&path))?.len() > 0 {
+            // It was swept just now, and stays for what could not be looked at.
+            let why = "has members that a killed process left, and one cannot be looked at; try again once it is there";
+            return Err(HomeError::Refused { name: name.to_owned(), why: why.to_owned() });
+        }
         let mut text = id_text(id);
-        for member in members.iter().filter_map(|place| place.path()) {
-            let member = std::path::absolute(member).map_err(of(member))?;
-            // One that cannot be written down is refused before it is made.
-            text.extend(member.to_str().map(|member| format!("\n{member}")));
+        for (number, place) in members {
+            let path = place.path().map(|path| std::path::absolute(path).map_err(of(path))).transpose()?;
+            let place = path.map_or_else(|| place.clone(), |path| place.at(path));
+            text.extend(member_text(&place, 0).lines().map(|line| format!("\n{number} {line}")));
         }
         text.push_str(END);
-        file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(of(&path))?;
+        file.write_all(text.as_bytes()).map_err(of(&path))?;
         file.sync_all().and_then(|()| File::open(folder)?.sync_all()).map_err(of(&path))?;
         Ok(Unfinished { path, _held: file })
     }
@@ -56,16 +65,21 @@ impl Drop for Unfinished {
 }
 
 /// Takes away what those left that are no more. What cannot be looked at stays for the next time.
-pub(super) fn sweep(folder: &Path) {
+pub(super) fn sweep(folder: &Path, around: (Reached<'_>, &Arc<dyn Clock>)) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if let Some(name) = entry.file_name().to_str().and_then(|file| file.strip_suffix(NOTE_SUFFIX)) {
-            let _ = take_away(folder, name, &path);
+            let _ = take_away(folder, name, &path, around);
         }
     }
 }
 
-fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
+fn take_away(
+    folder: &Path,
+    name: &str,
+    path: &Path,
+    (reach, clock): (Reached<'_>, &Arc<dyn Clock>),
+) -> Result<(), HomeError> {
     let mut file = File::options().read(true).write(true).open(path).map_err(of(path))?;
     if !is_held(&file, path)? {
         return Ok(());
@@ -73,30 +87,58 @@ fn take_away(folder: &Path, name: &str, path: &Path) -> Result<(), HomeError> {
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(of(path))?;
     // Without an end it was killed before it made anything.
-    if let Some((id, members)) = text.strip_suffix(END).map(|text| text.split_once('\n').unwrap_or((text, ""))) {
-        let is_its = |found: &[u8; 16]| id_text(found) == id;
+    if let Some(Noted { id, members }) = text.strip_suffix(END).and_then(noted) {
         let volume = Description::read(&folder.join(format!("{name}{SUFFIX}")))?;
         // Where it came about, only the note was left. It may have another name by now.
         let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let all = all.filter(|path| path.to_str().is_some_and(|path| path.ends_with(SUFFIX)));
         // While one cannot be read, nobody knows whose members they are.
         let volumes = all.map(|path| Description::read(&path)).collect::<Result<Vec<_>, _>>()?;
-        let is_member = |path: &Path| {
-            let volumes = volumes.iter().flatten().filter(|volume| is_its(&volume.id));
-            volumes.flat_map(|volume| &volume.members).any(|(place, _)| place.path() == Some(path))
+        let is_member = |place: &Place| {
+            let volumes = volumes.iter().flatten().filter(|volume| volume.id == id);
+            volumes.flat_map(|volume| &volume.members).any(|(member, _)| member.is_where(place))
         };
-        for member in members.lines().map(Path::new).filter(|member| !is_member(member)) {
-            // Whatever else lies there is a stranger's.
-            if superblock(member).is_ok_and(|superblock| is_its(&superblock.id)) {
-                fs::remove_file(member).map_err(of(member))?;
-                let _ = fs::remove_file(side_of(member));
+        for (number, place) in members.iter().filter(|(_, place)| !is_member(place)) {
+            if let Place::Remote(remote) = place {
+                let left = remote::release_left(reach, remote, (id, *number), &**clock);
+                left.map_err(|why| HomeError::Member { path: place.named(), why })?;
             }
+            // Whatever else lies there is a stranger's.
+            let Some(member) = place.path().filter(|path| superblock(path).is_ok_and(|found| found.id == id)) else {
+                continue;
+            };
+            if let Place::Volatile { path, .. } = place {
+                // The member says whose it is.
+                let _ = fs::remove_file(side_of(path));
+            }
+            fs::remove_file(member).map_err(of(member))?;
         }
         if volume.is_none() {
             let _ = fs::remove_file(folder.join(format!("{name}{INTENTS_SUFFIX}")));
         }
     }
     fs::remove_file(path).map_err(of(path))
+}
+
+/// What a note says, but for its end.
+struct Noted {
+    /// The volume's.
+    id: [u8; 16],
+    /// By their numbers.
+    members: Vec<(usize, Place)>,
+}
+
+fn noted(text: &str) -> Option<Noted> {
+    let (mut lines, mut numbers, mut members) = (text.lines(), Vec::new(), Vec::new());
+    let id = parse_id(lines.next()?)?;
+    for line in lines {
+        let (number, line) = line.split_once(' ')?;
+        let (word, rest) = line.split_once(' ')?;
+        take_member(&mut members, word, rest)?;
+        numbers.resize(members.len(), number.parse().ok()?);
+    }
+    let members = numbers.into_iter().zip(members).map(|(number, (place, _))| (number, place)).collect();
+    Some(Noted { id, members })
 }
 
 /// Whether this process has it now, under its name, and no other.
