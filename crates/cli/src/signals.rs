@@ -61,6 +61,7 @@ pub struct Doorbell {
 }
 
 /// Ends the sleep as a signal does.
+#[derive(Debug)]
 pub struct Ringer(UnixStream);
 
 impl Ringer {

@@ -205,6 +205,11 @@ pub enum DeviceError {
     /// Nobody answered for longer than the caller would wait.
     #[error("the node did not answer in time; start it again, or wait longer (--give-up)")]
     Unreachable,
+    /// The node answers, and does not let this client in again.
+    #[error(
+        "the node refuses this client: its key, the volume, or the longest request has changed; attach the volume again"
+    )]
+    Refused,
     /// There is no memory for what it needs.
     #[error("no memory for the request; free some, or ask for less at once")]
     NoMemory,

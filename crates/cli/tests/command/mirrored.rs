@@ -5,6 +5,7 @@ use overside::memory::Segment;
 use overside::verbs::SystemClock;
 use overside::volume::client::LinkOptions;
 use overside::volume::{Work, complete};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A node with one volume, `m`.
@@ -162,6 +163,34 @@ fn members_on_other_nodes_are_asked_for_by_their_keys_and_half_a_volume_leaves_n
     assert!(told.contains("nobody listens"), "{told}");
     second.start();
     assert!(create(&near, &[&of_second], &[]).status.success(), "a deleted volume's members are free");
+}
+
+/// As one leaves it that is killed before it has written down that there is a volume.
+#[test]
+fn a_member_on_another_node_that_a_killed_creation_made_is_free_again() {
+    let (mut far, near) = (far("shm", &[]), Node::new("shm"));
+    let (home, [own, other]) = (near.home(), ["a", "b"].map(|name| near.path(name)));
+    let create = |name: &'static str, own: &str| {
+        let on = format!("{own},{}", member(&far));
+        ["create", name, "--size", "4M", "--layout", "raid1", "--home", &home, "--on", &on].map(str::to_owned)
+    };
+    let [killed, next] = [create("pg", &own), create("next", &other)];
+    let [killed, next] = [&killed, &next].map(|words| words.each_ref().map(String::as_str));
+    near.ok(&killed);
+    let written = std::fs::read_to_string(format!("{home}/pg.volume")).unwrap();
+    let id = written.lines().find_map(|line| line.strip_prefix("id ")).unwrap();
+    let members = written.lines().filter(|line| line.starts_with("file ") || line.starts_with("remote "));
+    let members: String = members.enumerate().map(|(number, line)| format!("{number} {line}\n")).collect();
+    std::fs::write(format!("{home}/pg.making"), format!("{id}\n{members}end\n")).unwrap();
+    std::fs::remove_file(format!("{home}/pg.volume")).unwrap();
+    // While its node is away nobody knows what it is.
+    far.kill();
+    let told = near.fails(&killed);
+    assert!(told.contains("a killed process left"), "{told}");
+    far.start();
+    near.ok(&next);
+    assert!(!Path::new(&own).exists() && Path::new(&other).exists());
+    assert!(!Path::new(&format!("{home}/pg.making")).exists());
 }
 
 /// Members on other nodes grow first, or it is said which one does not, and by how much it is too small.

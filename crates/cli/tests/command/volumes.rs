@@ -484,6 +484,38 @@ fn who_has_no_key_of_a_volume_is_answered_as_if_there_were_none() {
 }
 
 #[test]
+fn clients_end_in_one_line_when_their_node_takes_another_key() {
+    let mut node = Node::new("shm");
+    let (member, home) = (node.path("a"), node.home());
+    node.ok(&["create", "pg", "--size", "4M", "--on", &member, "--home", &home]);
+    let own = node.key("own", KEY);
+    node.key("other", ANOTHER);
+    let access = node.path("access");
+    std::fs::write(&access, "pg rw own\n").unwrap();
+    node.options = vec!["--access".into(), access.clone()];
+    node.start();
+    let (volume, socket) = (node.volume(), format!("unix:{}", node.path("sock")));
+    let bench = node.bench(&["--rw", "randrw", "--verify", "--access-key", &own]);
+    until("requests are carried out", || node.status()["writes_done"].as_u64() >= Some(100));
+    let mut attach = overside(&["volume", "attach", &volume, "--nbd", &socket, "--read-only", "--access-key", &own])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut attached = String::new();
+    BufReader::new(attach.stdout.as_mut().unwrap()).read_line(&mut attached).unwrap();
+    assert!(attached.contains("is attached"), "{attached}");
+    node.kill();
+    std::fs::write(&access, "pg rw other\n").unwrap();
+    node.start();
+    for client in [bench, attach] {
+        let refused = one_line(&client.wait_with_output().unwrap());
+        assert!(refused.contains("the node refuses this client") && refused.contains("attach"), "{refused}");
+    }
+    assert!(!Path::new(&node.path("sock")).exists());
+}
+
+#[test]
 fn bytes_that_change_on_a_disk_are_named_mended_and_never_read() {
     let mut node = Node::with("shm", "4M", &["a", "b"], "raid1");
     let home = node.home();

@@ -149,7 +149,7 @@ impl State {
             let options = LinkOptions { registration, key: key.clone(), ..options };
             match Files::attach(provider.clone(), &config.node, &config.volume, options) {
                 Ok(client) => return Ok(client),
-                Err(LinkError::Verbs(VerbsError::Key(_))) => {
+                Err(LinkError::Verbs(VerbsError::Key(_)) | LinkError::Refused(Status::Unknown | Status::Prove)) => {
                     tell("attach", REFUSED);
                     return Err(libc::EACCES);
                 }
@@ -166,7 +166,7 @@ impl State {
         }
     }
 
-    /// Of a call that failed: the errno, where the node refuses the key by now. Said once.
+    /// Of a call that failed: the errno, where the node refuses this process by now. Said once.
     pub(super) fn refused(&mut self) -> Option<c_int> {
         self.client.as_ref().filter(|client| client.is_refused())?;
         if !std::mem::replace(&mut self.told_refused, true) {
@@ -761,6 +761,7 @@ pub(super) fn errno_of(error: DeviceError) -> c_int {
         DeviceError::ReadOnly => libc::EROFS,
         DeviceError::NoSpace => libc::ENOSPC,
         DeviceError::NoMemory => libc::ENOMEM,
+        DeviceError::Refused => libc::EACCES,
         DeviceError::Failed | DeviceError::Corrupt | DeviceError::Fenced | DeviceError::Unreachable => libc::EIO,
     }
 }
@@ -773,7 +774,7 @@ pub(super) fn tell(call: &str, why: &str) {
     report::append(line.bytes());
 }
 
-const REFUSED: &str = "the node does not take this key, so calls fail; run the program with the node's key";
+const REFUSED: &str = "the node refuses this program (another key, or no such volume), so calls fail; run it again with what the node takes";
 /// Answers on their way.
 const RECEIVES: usize = 16;
 /// A node that is away is looked for so often.

@@ -68,7 +68,7 @@ pub(super) fn errno_of(error: DeviceError) -> Errno {
     match error {
         DeviceError::Invalid => Errno::INVAL,
         DeviceError::ReadOnly => Errno::ROFS,
-        DeviceError::Fenced => Errno::PERM,
+        DeviceError::Fenced | DeviceError::Refused => Errno::PERM,
         DeviceError::NoSpace => Errno::NOSPC,
         DeviceError::NoMemory => Errno::NOMEM,
         DeviceError::Failed | DeviceError::Corrupt | DeviceError::Unreachable => Errno::IO,

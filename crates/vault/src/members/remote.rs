@@ -79,13 +79,19 @@ fn run(passed: &Passed, mut volume: Option<Volume>, mut attach: Attach, clock: &
     let mut next_try = clock.now();
     while passed.take(&mut batch) {
         let due = match &mut volume {
-            Some(volume) => {
-                volume.submit(&mut batch);
-                volume.poll(&mut done);
-                if passed.give(&mut done) || !volume.arm() {
+            Some(attached) => {
+                attached.submit(&mut batch);
+                attached.poll(&mut done);
+                if attached.handle().is_refused() {
+                    // It is attached anew once its node lets it in.
+                    (volume, next_try) = (None, clock.now() + TRY_AGAIN);
+                    passed.give(&mut done);
                     continue;
                 }
-                volume.due()
+                if passed.give(&mut done) || !attached.arm() {
+                    continue;
+                }
+                attached.due()
             }
             None => {
                 done.extend(batch.drain(..).map(|request| request.ended(Err(DeviceError::Unreachable))));

@@ -188,12 +188,12 @@ fn a_key_that_the_node_takes_no_more_ends_the_session() {
     let served = serve(OURS);
     // A node without that file answers.
     let (first, _, mut files) = waits.join().unwrap();
-    assert_ne!(first, Err(DeviceError::Unreachable));
+    assert_ne!(first, Err(DeviceError::Refused));
     let id = files.create(5).unwrap();
     drop(served);
     let _served = serve(OTHER);
     let (first, second) = (files.write(id, 0, b"waits"), files.about().map(drop));
-    let fails = Err(DeviceError::Unreachable);
+    let fails = Err(DeviceError::Refused);
     assert_eq!((first, second, files.is_refused()), (fails.map(|()| 0), fails, true));
     assert!(matches!(attach(OURS), Err(LinkError::Verbs(VerbsError::Key(_)))));
     let none = Files::attach(provider("tcp"), &name, "v", LinkOptions::default());

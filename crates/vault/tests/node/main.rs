@@ -11,6 +11,7 @@ mod granted;
 mod hostile;
 mod killed;
 mod late;
+mod refused;
 mod swapped;
 
 use std::path::Path;

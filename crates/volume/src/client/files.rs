@@ -68,7 +68,7 @@ impl Files {
         self.link.handle().reconnects()
     }
 
-    /// The node refuses this session's key from now on: each call fails.
+    /// The node has refused to let this session in again: each call fails.
     pub fn is_refused(&self) -> bool {
         self.link.handle().is_refused()
     }

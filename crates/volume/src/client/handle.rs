@@ -62,8 +62,7 @@ impl LinkHandle {
         self.0.is_away.load(Ordering::Relaxed)
     }
 
-    /// The node refuses its key, and nothing more can be carried out. Of a session of
-    /// [`Files`](super::Files) alone.
+    /// The node has refused to let it in again, and nothing more can be carried out.
     pub fn is_refused(&self) -> bool {
         self.0.is_refused.load(Ordering::Relaxed)
     }

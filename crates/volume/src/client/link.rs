@@ -146,7 +146,7 @@ pub struct Link {
     incarnation: u64,
     generation: u32,
     connection: Option<Connection>,
-    /// Since when each try to connect has met another key.
+    /// Since when each try to connect has been refused.
     refused_since: Option<Instant>,
     /// When to connect again, and how long to wait after that.
     next_try: Instant,
@@ -699,15 +699,24 @@ impl Link {
     fn receive(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if !connection.welcomed {
-            return match self.greeted() {
-                Ok(Some(welcome)) => match self.welcome(welcome) {
-                    Ok(()) => {}
-                    Err(LinkError::Refused(Status::Device(error))) => self.end(error),
-                    // It may be starting, or another writer may go.
-                    Err(_) => self.lost(),
-                },
-                Ok(None) => {}
-                Err(_) => self.lost(),
+            let welcomed = match self.greeted() {
+                Ok(Some(welcome)) => self.welcome(welcome),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+            return match welcomed {
+                Ok(()) => self.tried(false),
+                Err(LinkError::Refused(Status::Device(error))) => self.end(error),
+                Err(error) => {
+                    self.lost();
+                    self.tried(match error {
+                        LinkError::Verbs(_) => false,
+                        // It may be starting, or another writer may go. That may be this session, which left when it heard
+                        // of another length.
+                        LinkError::Refused(Status::Busy | Status::Full) => self.refused_since.is_some(),
+                        _ => true,
+                    });
+                }
             };
         }
         let mut messages = std::mem::take(&mut self.messages);
@@ -884,19 +893,25 @@ impl Link {
         }
         let is_time = self.connection.is_none() && now >= self.next_try;
         let dialled = if is_time { self.dial() } else { Ok(()) };
-        if is_time {
-            let refused = matches!(dialled, Err(VerbsError::Key(_)));
-            self.refused_since = refused.then(|| self.refused_since.unwrap_or(now));
-            // Nobody says to a program why its call waits; a disk waits for a node with its key. Any stranger may refuse
-            // where a node is away: it counts once nothing else has been heard for long.
-            let for_long = |since| now.saturating_duration_since(since) >= self.options.deadline;
-            if self.options.files && self.refused_since.is_some_and(for_long) {
-                self.handle.refused();
-                return self.end(DeviceError::Unreachable);
-            }
-        }
-        if dialled.is_err() || self.too_late().is_some_and(|when| now >= when) {
+        // What a try that has come through is told says whether it is refused.
+        let refused = dialled.as_ref().err().map(|error| matches!(error, VerbsError::Key(_)));
+        let is_late = self.too_late().is_some_and(|when| now >= when);
+        if refused.is_some() || is_late {
             self.lost();
+            self.tried(refused.unwrap_or(false));
+        }
+    }
+
+    /// A try to connect was refused, or has met something else. Any stranger may refuse where a
+    /// node is away: it counts once nothing else has been heard for long. One of several members
+    /// waits: the others do without it.
+    fn tried(&mut self, refused: bool) {
+        let now = self.clock.now();
+        self.refused_since = refused.then(|| self.refused_since.unwrap_or(now));
+        let for_long = |since| now.saturating_duration_since(since) >= self.options.deadline;
+        if !self.options.returns && self.refused_since.is_some_and(for_long) {
+            self.handle.refused();
+            self.end(DeviceError::Refused);
         }
     }
 

@@ -6,7 +6,8 @@
 //!   connections nor replays can reorder them.
 //! - When the connection ends, or a request takes too long, it connects again with a new generation
 //!   of its session and asks again for all that is unanswered. A node that lived answers from
-//!   memory what it had done. I/O waits meanwhile, as long as it may.
+//!   memory what it had done. I/O waits meanwhile, as long as it may. It fails once a node has
+//!   refused every try for as long as one request may take.
 //! - Of a node that acknowledges writes before they are on stable storage, it keeps a copy of what
 //!   no FLUSH has covered. To the next life of the node it writes that again, before anything else:
 //!   the power may have gone. At a bound it flushes by itself.

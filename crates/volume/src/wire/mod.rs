@@ -142,6 +142,8 @@
 //!
 //! What each word of a node does to the client. An answer to nothing, one of another generation or
 //! of another length ends the connection. What is unanswered is asked again over the next one.
+//! Where each greeting is refused for as long as a request may take, all requests fail; 10 and 12
+//! are no refusals, for others may go.
 
 use overside_verbs::RemoteToken;
 

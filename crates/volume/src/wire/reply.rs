@@ -53,7 +53,8 @@ impl Status {
             Status::Device(DeviceError::Invalid) => 1,
             Status::Device(DeviceError::ReadOnly) => 2,
             Status::Device(DeviceError::NoSpace) => 3,
-            Status::Device(DeviceError::Failed) => 4,
+            // A node that another one refuses has lost a member.
+            Status::Device(DeviceError::Failed | DeviceError::Refused) => 4,
             Status::Device(DeviceError::Corrupt) => 5,
             Status::Device(DeviceError::Fenced) => 6,
             Status::Device(DeviceError::Unreachable) => 7,

@@ -3,22 +3,24 @@
 use super::named;
 use crate::args::Attach;
 use crate::output::{self, grouped};
-use crate::signals::{Doorbell, NO_THREAD};
+use crate::signals::{Doorbell, NO_THREAD, Ringer};
 use anyhow::{Context, Result, bail};
 use overside::vault::fronts::fuse::{FuseMount, FuseServer};
 use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
 use overside::vault::fronts::ublk::{UblkDriver, UblkServer};
 use overside::verbs::SystemClock;
 use overside::verbs::watch::Signal;
-use overside::volume::Device;
-use overside::volume::client::{LinkOptions, Volume};
+use overside::volume::client::{LinkHandle, LinkOptions, Volume};
 use overside::volume::wire::Role;
+use overside::volume::{Completion, Device, DeviceError, Geometry, Request};
 use rustix::mm::MlockAllFlags;
 use serde_json::{Map, json};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Attaches a volume and serves it to programs until a signal comes.
 ///
@@ -47,6 +49,7 @@ pub fn run(args: &Attach) -> Result<()> {
     let options = super::going(&args.ways, LinkOptions { role, give_up, ..LinkOptions::default() });
     let volume = super::attach(&args.at, options)?;
     let (handle, geometry) = (volume.handle(), volume.geometry());
+    let volume = Attached { volume, handle: handle.clone(), ends: Some(doorbell.ringer()?) };
     let device = match front {
         Front::Nbd(socket, path) => {
             by_nbd((socket, path), name, Box::new(volume), doorbell, |uri| tell(args, geometry, "nbd", uri, None))?
@@ -58,10 +61,47 @@ pub fn run(args: &Attach) -> Result<()> {
         // So that the next writer need not wait.
         handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
     }
+    if handle.is_refused() {
+        bail!(DeviceError::Refused);
+    }
     if !args.at.json {
         output::line("ended; what was acknowledged is the node's")?;
     }
     Ok(())
+}
+
+/// A volume whose server ends once the node refuses to let it in again. Else no program would
+/// learn why each request fails.
+#[derive(Debug)]
+struct Attached {
+    volume: Volume,
+    handle: LinkHandle,
+    ends: Option<Ringer>,
+}
+
+impl Device for Attached {
+    fn geometry(&self) -> Geometry {
+        self.volume.geometry()
+    }
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        self.volume.submit(batch);
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let found = self.volume.poll(out);
+        if self.handle.is_refused() {
+            self.ends.take().iter().for_each(Ringer::ring);
+        }
+        found
+    }
+    fn arm(&mut self) -> bool {
+        self.volume.arm()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.volume.fd()
+    }
+    fn due(&self) -> Option<Instant> {
+        self.volume.due()
+    }
 }
 
 /// Where programs find it.
@@ -90,7 +130,7 @@ pub(super) fn by_nbd(
     Ok(server.run()?.open(name).ok())
 }
 
-fn by_ublk(args: &Attach, driver: UblkDriver, volume: Volume, doorbell: Doorbell) -> Result<Box<dyn Device>> {
+fn by_ublk(args: &Attach, driver: UblkDriver, volume: Attached, doorbell: Doorbell) -> Result<Box<dyn Device>> {
     let geometry = volume.geometry();
     let mut server = UblkServer::new(driver, Box::new(volume), SystemClock::handle())?;
     stop_at_signal(doorbell, server.stopper())?;
@@ -111,7 +151,7 @@ fn stop_at_signal(doorbell: Doorbell, stopper: Arc<Signal>) -> Result<()> {
 fn by_fuse(
     args: &Attach,
     (mount, file): (FuseMount, &Path),
-    volume: Volume,
+    volume: Attached,
     doorbell: Doorbell,
 ) -> Result<Box<dyn Device>> {
     let geometry = volume.geometry();
@@ -149,7 +189,7 @@ fn by_fuse(
 }
 
 /// Says where it is now, and how the kernel's requests come.
-fn tell(args: &Attach, geometry: overside::volume::Geometry, how: &str, place: &str, by: Option<&str>) -> Result<()> {
+fn tell(args: &Attach, geometry: Geometry, how: &str, place: &str, by: Option<&str>) -> Result<()> {
     if args.at.json {
         let mut said = Map::new();
         said.insert("attached".into(), json!(args.at.volume));

@@ -355,7 +355,7 @@ impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         match error {
             DeviceError::Invalid => Failure::Invalid,
-            DeviceError::ReadOnly | DeviceError::Fenced => Failure::NotPermitted,
+            DeviceError::ReadOnly | DeviceError::Fenced | DeviceError::Refused => Failure::NotPermitted,
             DeviceError::NoSpace => Failure::NoSpace,
             DeviceError::NoMemory => Failure::NoMemory,
             DeviceError::Failed | DeviceError::Corrupt | DeviceError::Unreachable => Failure::Io,

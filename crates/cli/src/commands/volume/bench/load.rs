@@ -296,7 +296,7 @@ impl Load {
         match result {
             Ok(()) => Ok(()),
             // Every later one would fail so.
-            Err(error @ (DeviceError::Fenced | DeviceError::Unreachable)) => bail!(error),
+            Err(error @ (DeviceError::Fenced | DeviceError::Unreachable | DeviceError::Refused)) => bail!(error),
             Err(error) => {
                 self.outcome.errors += 1;
                 self.outcome.first_error.get_or_insert(error);
