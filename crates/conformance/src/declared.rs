@@ -27,6 +27,8 @@ pub struct Delivery {
     pool: Pool,
     pairs: Vec<QueuePair>,
     receivers: Vec<Receiver>,
+    /// Requests that one send of a region had under way at a time, at most.
+    under_way: usize,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl Delivery {
             receivers.push(connecting.join().map_err(|_| "the connecting thread panicked")??);
         }
         let planner = Planner::new(endpoint.capabilities().clone(), endpoint.provider().profile());
-        Ok(Self { endpoint, planner, memory: Arc::new(memory), pool, pairs, receivers })
+        Ok(Self { endpoint, planner, memory: Arc::new(memory), pool, pairs, receivers, under_way: 0 })
     }
 
     /// The memory that regions are of.
@@ -72,6 +74,11 @@ impl Delivery {
     /// SENDs that have come to each destination, ever.
     pub fn requests(&self) -> Vec<usize> {
         self.receivers.iter().map(|receiver| receiver.requests).collect()
+    }
+
+    /// Requests that the last [`send`](Self::send) had under way at a time, at most.
+    pub fn under_way(&self) -> usize {
+        self.under_way
     }
 
     /// Sends a region to the first destination, by a plan or as it lies; the messages that came.
@@ -87,10 +94,12 @@ impl Delivery {
         let mut send = DeclaredSend::new(7, region, plan.as_ref(), capabilities, REQUEST_BYTES as u64)?;
         let (pair, mut posted, mut done) = (self.pairs[0], false, Vec::new());
         let end = Instant::now() + LIMIT;
+        self.under_way = 0;
         // A region without messages posts nothing.
         let ids: &[u64] = if shape.messages().count() > 0 { &[7] } else { &[] };
         while !(posted && done.len() == ids.len()) {
             posted = send.post(self.endpoint.queue(), pair, &self.pool)?;
+            self.under_way = self.under_way.max(self.endpoint.queue().sends_in_flight(pair));
             self.progress(&mut done, end)?;
         }
         check(&done, ids)?;

@@ -6,7 +6,7 @@ mod cases;
 use cases::{any_case, spelt};
 use overside_memory::MemoryError;
 use overside_memory::pack::{Dealer, Layout, PackKernel, Packer, RowBuffer, pack, pack_periods, pack_runs, pack_with};
-use overside_shape::{Bitmap, Column, Level, Mask, Messages, Order, Run, Shape, ShapeKind};
+use overside_shape::{Bitmap, Column, Frequency, Level, Mask, Messages, Order, Run, Shape, ShapeKind};
 use proptest::prelude::*;
 
 /// Kernels that this processor runs; says of the others that they were skipped.
@@ -295,6 +295,27 @@ proptest! {
         let at: Vec<u64> = widths.iter().scan(1, |at, (width, of)| { *at += 1; Some(std::mem::replace(at, *at + width * (of + 1) * count)) }).collect();
         let stride = |((width, of), at): (&(u64, u64), &u64)| Shape::strided(*at, width * (of + 1), count, &[Run::new(0, *width)]).unwrap();
         let shape = Shape::set(widths.iter().zip(&at).map(stride).collect(), Mask::Rows).unwrap();
+        let messages = shape.messages();
+        let part = messages.slice(cut.min(messages.count())..messages.count());
+        check(&shape, &part, Layout::Messages, &spelt(part.fragments()), skew);
+    }
+
+    /// Rows that take one element of each region, and of a region several elements a period (DR-M12).
+    #[test]
+    fn columns_of_several_elements_a_period(
+        regions in proptest::collection::vec((1u64..4, 0u64..3, width()), 2..5), count in 1u64..200, cut in 0u64..300, skew in 0usize..64,
+    ) {
+        // `take` of `take + left` elements a period; as many elements in each region.
+        let elements = 12 * count;
+        let mut base = 1;
+        let mut region = |(take, left, width): &(u64, u64, u64)| {
+            let (of, count) = (take + left, elements / take);
+            let at = base;
+            base += width * of * count;
+            Shape::every(Frequency { base: at, width: *width, take: *take, of, start: left / 2, count }).unwrap()
+        };
+        let shape = Shape::set(regions.iter().map(&mut region).collect(), Mask::Rows).unwrap();
+        prop_assert_eq!(shape.messages().count(), elements);
         let messages = shape.messages();
         let part = messages.slice(cut.min(messages.count())..messages.count());
         check(&shape, &part, Layout::Messages, &spelt(part.fragments()), skew);

@@ -189,7 +189,7 @@ impl Planner {
             return;
         }
         let description = shape.description_bytes();
-        if description > self.capabilities.region_bytes_max {
+        if description > self.capabilities.region_bytes_max || shape.describable(shape.end()).is_err() {
             return;
         }
         let sends = ((load.bytes + load.lengths) / load.bytes_max.max(load.longest)).ceil().max(1.0);

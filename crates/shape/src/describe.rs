@@ -101,13 +101,27 @@ impl Shape {
     /// Whether [`described`](Self::described) takes the description, for a memory of `over` bytes.
     ///
     /// # Errors
-    /// [`DescriptionError::Repeats`], and [`DescriptionError::Shape`] when the shape leaves the
-    /// memory.
+    /// [`DescriptionError::Field`] where a bitmap has more than 4,096 columns, or a set more than
+    /// 4,096 regions. [`DescriptionError::Repeats`], and [`DescriptionError::Shape`] when the shape
+    /// leaves the memory.
     pub fn describable(&self, over: u64) -> Result<(), DescriptionError> {
         self.within(over)?;
+        few("number of columns", self.columns_max(), COLUMNS_MAX)?;
+        if let Form::Set { regions, .. } = &self.form {
+            few("number of regions", regions.len() as u64, REGIONS_MAX)?;
+        }
         let mut said = Said::default();
         let words = 1 + region_words(self, &mut said);
         repeated(said.again, words, over)
+    }
+
+    /// Columns of the bitmap that has the most.
+    fn columns_max(&self) -> u64 {
+        match &self.form {
+            Form::Bitmapped(b) => b.columns.len() as u64,
+            Form::Set { regions, .. } => regions.iter().map(Self::columns_max).max().unwrap_or(0),
+            _ => 0,
+        }
     }
 
     /// Appends the shape's description.
@@ -144,6 +158,10 @@ fn repeated(again: u64, words: u64, over: u64) -> Result<(), DescriptionError> {
         return Err(DescriptionError::Repeats { words: again, most });
     }
     Ok(())
+}
+
+fn few(field: &'static str, value: u64, most: u64) -> Result<(), DescriptionError> {
+    if value > most { Err(DescriptionError::Field { field, value }) } else { Ok(()) }
 }
 
 /// What was written of bitmaps.
@@ -276,9 +294,7 @@ impl Reader<'_> {
             }
             BITMAPPED => {
                 let columns = self.word()?;
-                if columns > COLUMNS_MAX {
-                    return Err(DescriptionError::Field { field: "number of columns", value: columns });
-                }
+                few("number of columns", columns, COLUMNS_MAX)?;
                 let column = |[base, stride, width]: [u64; 3]| Column { base, stride, width };
                 let columns: Vec<Column> = self.groups::<3>(columns)?.map(column).collect();
                 let rows = self.bitmap()?;
@@ -316,9 +332,7 @@ impl Reader<'_> {
             value => return Err(DescriptionError::Field { field: "row mask", value }),
         };
         let count = self.word()?;
-        if count > REGIONS_MAX {
-            return Err(DescriptionError::Field { field: "number of regions", value: count });
-        }
+        few("number of regions", count, REGIONS_MAX)?;
         let regions = (0..count).map(|_| self.region(false)).collect::<Result<Vec<_>, _>>()?;
         Ok(set(regions, mask)?)
     }

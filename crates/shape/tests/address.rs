@@ -20,6 +20,16 @@ fn runs(all: &BTreeSet<u64>) -> Vec<Run> {
     out
 }
 
+/// From base addresses and counts of periods: nobody could walk these (DR-M31).
+#[test]
+fn strides_of_a_million_million_periods_are_compared_at_once() {
+    let stride = |at: u64, len: u64| Shape::strided(at, 16, 1 << 40, &[Run::new(0, len)]).unwrap();
+    assert_eq!(stride(0, 8).common_byte(&stride(8, 8)), None);
+    assert_eq!(stride(0, 4).common_byte(&stride(16 * (1 << 39) + 4, 12)), None);
+    let at = stride(0, 9).common_byte(&stride(16 * (1 << 39) + 8, 8)).unwrap();
+    assert_eq!((at % 16, at >= 16 * (1 << 39)), (8, true));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -153,6 +153,24 @@ fn bitmaps_that_are_said_again_and_again_are_refused_where_no_memory_warrants_it
     assert!(matches!(honest.describable(4095 * of_a_column), Err(DescriptionError::Shape(_))), "it leaves the memory");
 }
 
+/// Who sends is told before it sends, where who receives would refuse.
+#[test]
+fn columns_and_regions_without_number_are_not_describable() {
+    let rows = Bitmap::of(8, |row| row % 3 == 0);
+    let column = |column: u64| Column::new(column * 64, 8, 1 + column % 2);
+    let columns = |count| Shape::bitmapped(&(0..count).map(column).collect::<Vec<_>>(), &rows, Order::Rows).unwrap();
+    let region = |at: u64| Shape::strided(at * 64, 16, 3, &[Run::new(0, 4)]).unwrap();
+    let regions = |count| Shape::set((0..count).map(region).collect(), Mask::Periods).unwrap();
+    for make in [&columns as &dyn Fn(u64) -> Shape, &regions] {
+        let (most, more) = (make(4096), make(4097));
+        assert_eq!(most.describable(1 << 20), Ok(()));
+        assert_eq!(Shape::described(&described(&most), 1 << 20), Ok(most));
+        let refused = more.describable(1 << 20).unwrap_err();
+        assert!(matches!(refused, DescriptionError::Field { value: 4097, .. }), "{refused}");
+        assert_eq!(Shape::described(&described(&more), 1 << 20), Err(refused));
+    }
+}
+
 /// A set of rules is not spelt out: what two of them name would fill any memory.
 #[test]
 fn a_set_of_rules_whose_elements_are_whole_regions_is_no_list() {

@@ -338,6 +338,12 @@ mod tests {
             let query = Query { memory: memory.clone(), rows: 7, pattern };
             let shape = query.shape().unwrap();
             assert_eq!(shape.messages().count(), 7, "{pattern}");
+            assert_eq!(regions(&shape), 1, "{pattern}");
+            // What lies together is one entry: an entry more for each gap within a row (DR-C10).
+            let mut list = SgeList::new(&query);
+            list.prepare(7).unwrap();
+            let gaps = [0b0101, 0b1001, 0b1010, 0b1011, 0b1101].contains(&pattern);
+            assert_eq!(list.entries, 7 * (1 + usize::from(gaps)), "{}", name(pattern));
             assert_eq!(shape.messages().uniform_bytes(), Some(query.message_bytes() as u64));
             let wanted: Vec<u8> =
                 shape.fragments().flat_map(|run| memory[run.at as usize..][..run.len as usize].to_vec()).collect();

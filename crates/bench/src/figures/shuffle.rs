@@ -572,6 +572,7 @@ const ENTRY_BYTES: f64 = 16.0;
 mod tests {
     use super::*;
     use overside::memory::Segment;
+    use overside_evidence::Says;
 
     /// Three destinations, one of which gets nothing.
     fn table(rows: usize) -> Table {
@@ -589,6 +590,21 @@ mod tests {
         table.to = (0..1000).map(|row| ((mixed(row) * 2) >> 64) as u8).collect();
         let lengths: Vec<u64> = table.shape(0).unwrap().gap_classes().iter().map(|class| class.len).collect();
         assert!(lengths.len() > 4 && lengths.iter().all(|len| len % VALUE_BYTES as u64 == 0), "{lengths:?}");
+    }
+
+    /// 5 entries a row in lists, 5 columns under a bitmap for each of two destinations (DR-C11).
+    #[test]
+    fn lists_of_a_shuffle_have_an_entry_a_value_and_regions_ten_columns() {
+        let mut table = table(65536);
+        table.to = (0..65536).map(|row| ((mixed(row) * 2) >> 64) as u8).collect();
+        let shapes = [0, 1].map(|to| table.shape(to).unwrap());
+        let mut figure = Figure::new("shuffle", "", "");
+        counts(&mut figure, &table, &shapes).unwrap();
+        figure.judge().unwrap();
+        let said = figure.claims.iter().map(|one| &one.judgement).find(|said| said.claim == "DR-C11").unwrap();
+        assert_eq!(said.verdict, Says::Agrees, "{}", said.here());
+        let counted = |series: &str| figure.measured.iter().find(|one| one.series == series).and_then(|one| one.exact);
+        assert_eq!((counted("gather entries"), counted("regions")), (Some(327_680.0), Some(10.0)));
     }
 
     #[test]

@@ -285,6 +285,11 @@ fn one(
 /// What the first messages came to at every receiver, outside of any timing: digest and messages.
 pub(super) fn check(sender: &mut Sender, side: &mut Transmit) -> Result<Vec<(u64, u64)>> {
     let (_, answers) = sender.run(side, Until::Requests(CHECKED), true)?;
+    ensure!(answers.len() == side.records.len(), "{} of {} receivers answered", answers.len(), side.records.len());
+    for answer in &answers {
+        let wanted = (CHECKED, CHECKED * side.bytes());
+        ensure!((answer.messages, answer.bytes) == wanted, "a receiver got {answer:?} instead of {wanted:?}");
+    }
     Ok(answers.iter().map(|answer| (answer.digest, answer.messages)).collect())
 }
 

@@ -241,6 +241,13 @@ const LEAST: u64 = 16;
 /// Stands behind a message that is there whole.
 pub(super) const VALID: u32 = 0x5a1d_f007;
 
+/// The writes of a frame of `len` bytes, each by where it begins and its length: one, where the last bytes of a write come
+/// last; elsewhere the word with the validity is a write of its own (RS-M10).
+pub(super) fn writes(len: u64, last_byte_last: bool) -> impl Iterator<Item = (u64, u64)> {
+    let body = if last_byte_last { len } else { len.saturating_sub(8) };
+    [(0, body), (body, len - body)].into_iter().filter(|(_, len)| *len > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,6 +349,15 @@ mod tests {
             assert!(image_bytes.split_off(frame.len()).iter().all(|byte| *byte == 0xff), "no byte behind it");
             assert_eq!(image_bytes, frame);
         }
+    }
+
+    #[test]
+    fn a_frame_is_one_write_where_its_last_bytes_come_last() {
+        for len in [8, 16, 4096] {
+            assert_eq!(writes(len, true).collect::<Vec<_>>(), [(0, len)]);
+        }
+        assert_eq!(writes(24, false).collect::<Vec<_>>(), [(0, 16), (16, 8)]);
+        assert_eq!(writes(8, false).collect::<Vec<_>>(), [(0, 8)], "there is nothing before its last word");
     }
 
     #[test]

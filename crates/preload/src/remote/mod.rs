@@ -32,7 +32,7 @@ use crate::layout::{Corrupt, PAGE, SWITCHED, SharedMemory};
 use crate::wake;
 use crate::{kernel, spin};
 
-use frames::{Incoming, Memory, Outgoing};
+use frames::{Incoming, Memory, Outgoing, writes};
 use words::{
     ANSWERED, BACK, BYTES, Block, ENDING, FINAL, FREED, GONE, HEAD, ISSUED, PRESENT, REQUEST, REQUEST_NUMBER, RESET,
     START, TAKEN, Words,
@@ -395,10 +395,7 @@ impl Remote {
         let Self { wire, out, broken, .. } = self;
         let mut post = |frame: u64, len: u64| {
             let at = (frame % RING) as usize + PAGE;
-            let body = if last_byte_last { len } else { len - 8 };
-            // Where the peer's device does not say that the last bytes of a write come last, they are a write of their own.
-            let parts = [(0, body), (body, len - body)];
-            for (from, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
+            for (from, len) in writes(len, last_byte_last) {
                 let (at, len) = (at + from as usize, len as usize);
                 let until = spin::now_ns() + STUCK_NS;
                 while !*broken && !wire.has_room() {

@@ -39,7 +39,8 @@ impl SendQueue {
         }
         if region.shape.describable(region.len as u64).is_err() {
             return Err(VerbsError::Unsupported(
-                "a region that goes through one bitmap more often than its memory has room for; send fewer of its columns at a time",
+                "a region of more than 4096 columns, or that goes through one bitmap more often than its memory has room for; send fewer of \
+                 its columns at a time",
             ));
         }
         if region.shape.messages().count() == 0 {
