@@ -241,8 +241,8 @@ const LEAST: u64 = 16;
 /// Stands behind a message that is there whole.
 pub(super) const VALID: u32 = 0x5a1d_f007;
 
-/// The writes of a frame of `len` bytes, each by where it begins and its length: one, where the last bytes of a write come
-/// last; elsewhere the word with the validity is a write of its own (RS-M10).
+/// The writes of a frame of `len` bytes: where each begins, and its length. It is one where the last
+/// bytes of a write come last (RS-M10). Elsewhere the word with the validity is a write of its own.
 pub(super) fn writes(len: u64, last_byte_last: bool) -> impl Iterator<Item = (u64, u64)> {
     let body = if last_byte_last { len } else { len.saturating_sub(8) };
     [(0, body), (body, len - body)].into_iter().filter(|(_, len)| *len > 0)
