@@ -13,20 +13,21 @@ const AGAIN_GONE: usize = 3;
 #[derive(Debug)]
 pub(super) struct Arc {
     blocks: usize,
-    /// What the queue of those seen once may hold.
-    target: usize,
+    /// What the queue of those seen once may hold; it moves by fractions of a block.
+    target: f64,
     queues: Queues<()>,
 }
 
 impl Arc {
     pub(super) fn new(blocks: usize) -> Arc {
-        Arc { blocks, target: 0, queues: Queues::new(4) }
+        Arc { blocks, target: 0.0, queues: Queues::new(4) }
     }
 
     /// Takes a block out and remembers it. `favours_again`: the block that comes was seen again before.
     fn replace(&mut self, favours_again: bool, may_go: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
         let once = self.queues.len(ONCE);
-        let takes_once = once > 0 && (once > self.target || (favours_again && once == self.target));
+        let over = once as f64 - self.target;
+        let takes_once = once > 0 && (over > 0.0 || (favours_again && over == 0.0));
         let order = if takes_once { [ONCE, AGAIN] } else { [AGAIN, ONCE] };
         let victim = order.iter().find_map(|queue| self.queues.iter(*queue).find(|block| may_go(*block)))?;
         let gone = if self.queues.queue_of(victim) == Some(ONCE) { ONCE_GONE } else { AGAIN_GONE };
@@ -55,10 +56,11 @@ impl Policy for Arc {
                 Access::HIT
             }
             Some(gone) => {
+                let share = again_gone as f64 / once_gone as f64;
                 self.target = if gone == ONCE_GONE {
-                    (self.target + (again_gone / once_gone.max(1)).max(1)).min(self.blocks)
+                    (self.target + share.max(1.0)).min(self.blocks as f64)
                 } else {
-                    self.target.saturating_sub((once_gone / again_gone.max(1)).max(1))
+                    (self.target - share.recip().max(1.0)).max(0.0)
                 };
                 let mut evicted = None;
                 if self.is_full() {

@@ -20,6 +20,7 @@ enum Rank {
 pub(super) struct Lirs {
     low_max: usize,
     high_max: usize,
+    stack_max: usize,
     low: usize,
     /// The stack: least recent first.
     stack: Queues<Rank>,
@@ -29,14 +30,15 @@ pub(super) struct Lirs {
     gone: Queues<()>,
 }
 
-/// Numbers of gone blocks that are kept, for each block of the cache.
-const REMEMBERED: usize = 2;
+/// Numbers in the stack, for each block of the cache; the authors found more to be of little use.
+const STACKED: usize = 2;
 
 impl Lirs {
     pub(super) fn new(blocks: usize) -> Lirs {
         let high_max = (blocks / 100).max(1);
         let (stack, high, gone) = (Queues::new(1), Queues::new(1), Queues::new(1));
-        Lirs { low_max: blocks - high_max.min(blocks), high_max, low: 0, stack, high, gone }
+        let low_max = blocks - high_max.min(blocks);
+        Lirs { low_max, high_max, stack_max: STACKED * blocks, low: 0, stack, high, gone }
     }
 
     /// The stack ends in a block of low recency.
@@ -67,7 +69,6 @@ impl Lirs {
             if let Some(rank) = self.stack.note(victim) {
                 *rank = Rank::Gone;
                 self.gone.push(0, victim, ());
-                self.bound();
             }
             return Some(victim);
         }
@@ -81,13 +82,14 @@ impl Lirs {
         Some(victim)
     }
 
-    fn bound(&mut self) {
-        if self.gone.len(0) > REMEMBERED * (self.low_max + self.high_max)
+    /// Puts a block on the stack, which forgets those that went first.
+    fn stack(&mut self, block: u64, rank: Rank) {
+        self.stack.push(0, block, rank);
+        while self.stack.len(0) > self.stack_max
             && let Some(oldest) = self.gone.front(0)
         {
             self.gone.remove(oldest);
             self.stack.remove(oldest);
-            self.prune();
         }
     }
 }
@@ -116,16 +118,12 @@ impl Policy for Lirs {
                 }
             } else {
                 self.high.append(block, 0);
-                self.stack.push(0, block, Rank::High);
+                self.stack(block, Rank::High);
             }
             return Access::HIT;
         }
         let mut evicted = None;
         if self.len() >= self.low_max + self.high_max {
-            // It must not be forgotten by what makes room for it.
-            if rank == Some(Rank::Gone) {
-                self.gone.append(block, 0);
-            }
             evicted = self.evict(may_go);
             if evicted.is_none() {
                 return Access::PASSED;
@@ -137,13 +135,13 @@ impl Policy for Lirs {
             self.stack.remove(block);
         }
         if was_gone || self.low < self.low_max {
-            self.stack.push(0, block, Rank::Low);
+            self.stack(block, Rank::Low);
             self.low += 1;
             if self.low > self.low_max {
                 self.demote();
             }
         } else {
-            self.stack.push(0, block, Rank::High);
+            self.stack(block, Rank::High);
             self.high.push(0, block, ());
         }
         if self.low == 0 {

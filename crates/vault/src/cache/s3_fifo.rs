@@ -76,14 +76,17 @@ impl Policy for S3Fifo {
             return Access::HIT;
         }
         let known = before == Some(GHOST) && self.queues.remove(block).is_some();
+        let has_room = self.len() < self.blocks;
         let mut evicted = None;
-        if self.len() >= self.blocks {
+        if !has_room {
             evicted = self.evict(may_go);
             if evicted.is_none() {
                 return Access::PASSED;
             }
         }
-        self.queues.push(if known { MAIN } else { SMALL }, block, 0);
+        // While there is room, main takes what the small queue cannot, as in its authors' code.
+        let to_main = known || has_room && self.queues.len(SMALL) >= self.small_max;
+        self.queues.push(if to_main { MAIN } else { SMALL }, block, 0);
         Access::miss(evicted)
     }
 
