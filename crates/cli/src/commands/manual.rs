@@ -14,10 +14,20 @@ use std::path::Path;
 /// Standard output is closed.
 pub fn completions(args: &Completions) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "overside", &mut script);
+    clap_complete::generate(args.shell, &mut topics_completed(), "overside", &mut script);
     let mut out = std::io::stdout().lock();
     out.write_all(&script).and_then(|()| out.flush()).map_err(refused)?;
     Ok(())
+}
+
+/// The command line, whose `help` has the topics among its commands.
+fn topics_completed() -> clap::Command {
+    let mut command = Cli::command();
+    // clap lists under `help` what it finds when it builds: the topics come after that.
+    command.build();
+    command.mut_subcommand("help", |help| {
+        help.subcommands(Topic::ALL.map(|topic| topic.command().bin_name(format!("overside help {}", topic.name))))
+    })
 }
 
 /// Writes the manual pages.
