@@ -24,13 +24,32 @@ pub(super) const RULES: &[Rule] = &[
     rule("VI-C47", &[part("transactions/s over local", OVER_LOCAL, Within(0.95, 1.01))]),
     rule("VI-C48", &[part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.95))]),
     rule("VI-C49", &[part("hits of the node's cache", share("hits of the node's cache: attached"), Within(0.4, 0.45))]),
+    optional("VI-C50", &[part(BATCHED, BY_1000_OVER_EACH, AtLeast(1.0))]),
+    optional(
+        "VI-C10",
+        // A region may hold several memories, and verbs deregister each by itself.
+        &[part(
+            "registered by 1,000: deregistrations for a WRITE",
+            share("deregistrations for a WRITE: registered by 1,000"),
+            AtMost(0.001),
+        )],
+    ),
 ];
+
+const BATCHED: &str = "registered by 1,000 over each time: transactions/s";
+const BY_1000_OVER_EACH: Of =
+    Of::Curves(Recorded, "transactions/s: registered by 1,000", "transactions/s: registered each time", ANYWHERE);
 
 const OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: attached", "transactions/s: local", ANYWHERE);
 const WDSA_OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: wDSA", "transactions/s: local", ANYWHERE);
 
 const fn share(series: &'static str) -> Of {
     Of::Value(Recorded, at(series, 0))
+}
+
+/// Of sides that figures had not at first.
+const fn optional(claim: &'static str, parts: &'static [Part]) -> Rule {
+    Rule { optional: true, ..rule(claim, parts) }
 }
 
 const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {

@@ -673,6 +673,24 @@ fn steps_that_do_not_pay_as_the_paper_says_differ() {
     assert_eq!(said([0.9, 1e5, 2e5, 3e5, 2e5]), all([Differs; 3]));
 }
 
+/// Fewer transactions, or a deregistration for each WRITE, are not what batches promise; what was
+/// not measured says nothing.
+#[test]
+fn transactions_that_batches_of_deregistrations_slow_down_differ() {
+    let said = |each: f64, by_1000: f64, deregistrations: f64| {
+        let rate = |side: &str, value: f64| json!({"series": format!("transactions/s: {side}"), "x": 0, "rounds": {"value": vec![value; 5]}});
+        let counted =
+            json!({"series": "deregistrations for a WRITE: registered by 1,000", "x": 0, "exact": deregistrations});
+        let all = [rate("registered each time", each), rate("registered by 1,000", by_1000), counted];
+        let judged = judge(&json!({"figure": "oltp", "measured": all})).unwrap();
+        ["VI-C50", "VI-C10"].map(|claim| judged.iter().find(|one| one.claim == claim).unwrap().verdict)
+    };
+    assert_eq!(said(100.0, 115.0, 0.001), [Says::Agrees; 2]);
+    assert_eq!(said(100.0, 90.0, 0.02), [Says::Differs; 2]);
+    let lacks = judge(&json!({"figure": "oltp", "measured": []})).unwrap();
+    assert!(lacks.iter().filter(|one| ["VI-C50", "VI-C10"].contains(&one.claim)).all(|one| one.lacks().is_some()));
+}
+
 /// Each client of a database has a bar of its own, and one that was not measured has none.
 #[test]
 fn a_database_that_a_client_slows_down_misses_its_bar() {

@@ -45,7 +45,7 @@ pub(super) fn start(keeper: &mut Keeper, tpcc: &Tpcc, data: &Path, library: Opti
 
     let disk = image(keeper, "files.img", 256 << 20)?;
     let (group, log, at) = (ControlGroup::new(keeper, "wdsa")?, folder.join("files.log"), folder.join("files-mount"));
-    group.memory(super::MEMORY)?;
+    group.memory(super::MEMORY + SESSIONS)?;
     let to = at.join("data");
     let volume = format!("{}={}/{}", to.display(), node.address, super::VOLUME);
     let words = ["/bin/sh", "-c", RUN, &own, &volume, &data.display().to_string(), &to.display().to_string()];
@@ -67,7 +67,14 @@ pub(super) fn start(keeper: &mut Keeper, tpcc: &Tpcc, data: &Path, library: Opti
     }
     there.with_context(|| words_of(&log))?;
     let own_disk = (group, Mounted::device(&log).context("the database's disk has no number")?);
-    Ok(Database { process, port: PORTS[2], disks: vec![of_node, own_disk], attached: None, node: Some(node) })
+    Ok(Database {
+        process,
+        port: PORTS[2],
+        disks: vec![of_node, own_disk],
+        attached: None,
+        node: Some(node),
+        log: None,
+    })
 }
 
 /// Where the database's user finds this program.
@@ -84,6 +91,9 @@ shift 3
 mkdir -m 700 "$to"
 "$own" run --volume "$volume" -- cp -a "$from/." "$to"
 exec "$own" run --volume "$volume" -- "$@""#;
+/// Memory of the processes' sessions with the node. The library takes none of the last 64 MiB that
+/// a control group leaves: without these a process that comes later finds none for its session.
+pub(super) const SESSIONS: u64 = 128 << 20;
 /// There is no page cache below it for tables.
 pub(super) const SHARED: &str = "64MB";
 /// Of a minute each.

@@ -16,7 +16,7 @@ use super::{
     },
 };
 use crate::{
-    measure::{Ratio, Split, Spread, alternate},
+    measure::{Ratio, Split, Spread, Switches, alternate},
     svg::Group,
 };
 use anyhow::{Context, Result, ensure};
@@ -34,6 +34,7 @@ use tpcc::{Done, Tpcc};
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     place::check()?;
+    ControlGroup::clear()?;
     let programs = programs().context("PostgreSQL is not installed; Debian's package postgresql has it")?;
     let user = account("postgres").context("there is no user postgres, and PostgreSQL does not run as root")?;
     let parent = folder::parent(setting.dir)?;
@@ -62,6 +63,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         tpcc.check(&mut keeper, database.port)?;
     }
     databases.stop();
+    databases.deregistered(&mut figure);
     figure.count("database, bytes over memory and cache", 0, None, bytes as f64 / (MEMORY + CACHE) as f64);
     tell(&mut figure, warehouses, bytes, &absent);
     figure.more.insert("not_measured".into(), absent.into());
@@ -83,6 +85,8 @@ struct Database {
     /// What stands between.
     attached: Option<u32>,
     node: Option<Served>,
+    /// What the attaching process says.
+    log: Option<PathBuf>,
 }
 
 /// The node that it asks.
@@ -95,66 +99,95 @@ struct Served {
 
 impl Databases {
     fn start(keeper: &mut Keeper, tpcc: &Tpcc, data: &Path) -> Result<Databases> {
-        let folder = keeper.folder().to_owned();
-        let own = env::current_exe().context("this program does not know where it lies")?.display().to_string();
         let size = (folder_bytes(data)? * 2).next_multiple_of(64 << 20);
-        // The node's disk holds checksums and maps as well.
-        let disk = image(keeper, "node.img", size + size / 8 + (128 << 20))?;
-        let (group, log, at) = (ControlGroup::new(keeper, "node")?, folder.join("node.log"), folder.join("node"));
-        let address = format!("shm:overside-oltp-{}", std::process::id());
-        let runs = node_words(&own, size, &at, &address, "");
-        let on = Mounted { from: &disk, at: &at, copied: None, group: &group, runs, log: &log, stops: Signal::TERM };
-        let node = Served { process: on.start(keeper)?, address: address.clone(), user: None };
-        node.is_there(keeper, &own).with_context(|| words_of(&log))?;
-        let node_disk = (group, Mounted::device(&log).context("the node's disk has no number")?);
-
-        let (file, log) = (folder.join("volume.img"), folder.join("attached.log"));
-        let volume = format!("{address}/{VOLUME}");
-        let words = ["volume", "attach", &volume, "--fuse", &file.display().to_string(), "--loop", "--json"];
-        let stays = Some((log.clone(), Signal::TERM.as_raw()));
-        let arguments = words.map(str::to_owned).to_vec();
-        let attached = keeper.serve(&Order { program: own.into(), arguments, stays, ..Order::default() })?;
-        let device = until(|| device_of(&log)).with_context(|| words_of(&log))?;
-        format(keeper, &device)?;
-
         let disk = image(keeper, "local.img", size)?;
-        let mut started = Vec::new();
-        for ((name, port), from) in ["local", "attached"].into_iter().zip(PORTS).zip([&disk, &device]) {
-            let group = ControlGroup::new(keeper, name)?;
-            group.memory(MEMORY)?;
-            let (at, log) = (folder.join(format!("{name}-mount")), folder.join(format!("{name}.log")));
-            let runs = [tpcc.as_user(), tpcc.server(&at.join("data"), port, SHARED)].concat();
-            let on = Mounted { from, at: &at, copied: Some(data), group: &group, runs, log: &log, stops: Signal::INT };
-            let process = on.start(keeper)?;
-            tpcc.is_there(keeper, port).with_context(|| words_of(&log))?;
-            let device = Mounted::device(&log).context("the database's disk has no number")?;
-            started.push((process, group, device));
+        let (process, group, number) = database(keeper, tpcc, data, "local", &disk, PORTS[0])?;
+        let local =
+            Database { process, port: PORTS[0], disks: vec![(group, number)], attached: None, node: None, log: None };
+        let mut all = vec![local];
+        for (at, data_words) in STEPS.into_iter().enumerate() {
+            let name = format!("attached-{data_words}");
+            all.push(attached(keeper, tpcc, data, (&name, data_words), size, PORTS[1] + at as u16)?);
         }
-        let [(local, group, number), (other, ..)] =
-            <[_; 2]>::try_from(started).ok().context("a database was not started")?;
-        let databases = vec![
-            Database { process: local, port: PORTS[0], disks: vec![(group, number)], attached: None, node: None },
-            Database {
-                process: other,
-                port: PORTS[1],
-                disks: vec![node_disk],
-                attached: Some(attached),
-                node: Some(node),
-            },
-        ];
-        Ok(Databases { all: databases })
+        Ok(Databases { all })
     }
 
-    /// Databases first, so that what they write at their end has a disk.
+    /// Databases first, so that what they write at their end has a disk; then what attaches.
     fn stop(&self) {
-        for Database { process, .. } in &self.all {
-            let _ = Pid::from_raw(*process as i32).map(|process| kill_process(process, Signal::INT));
-        }
-        let deadline = Instant::now() + PATIENCE;
-        while self.all.iter().any(|database| runs(database.process)) && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(20));
+        stop(self.all.iter().map(|database| database.process).collect(), Signal::INT);
+        stop(self.all.iter().filter_map(|database| database.attached).collect(), Signal::TERM);
+    }
+
+    /// Of so many WRITEs the node read the bytes from the client's memory, and so often that was
+    /// deregistered; known at the end.
+    fn deregistered(&self, figure: &mut Figure) {
+        for (name, at, _) in SIDES.iter().filter(|(name, ..)| STEP_NAMES.contains(name)) {
+            let log = self.all.get(*at).and_then(|database| database.log.as_ref());
+            // Who deregistered nothing because it registered nothing has batched nothing.
+            let ended = log.and_then(|log| ended_of(&fs::read_to_string(log).ok()?));
+            let Some((granted, deregistered)) = ended.filter(|(granted, _)| *granted > 0) else { continue };
+            figure.count(&format!("WRITEs that the node read from memory: {name}"), 0, None, granted as f64);
+            let each = deregistered as f64 / granted as f64;
+            figure.count(&format!("deregistrations for a WRITE: {name}"), 0, None, each);
         }
     }
+}
+
+/// A node, its volume attached as a file with a loop device over it, and a database there. The name
+/// is of all that is made; what follows it is how the bytes of writes get to the node.
+fn attached(
+    keeper: &mut Keeper,
+    tpcc: &Tpcc,
+    data: &Path,
+    (name, way): (&str, &str),
+    size: u64,
+    port: u16,
+) -> Result<Database> {
+    let folder = keeper.folder().to_owned();
+    let own = env::current_exe().context("this program does not know where it lies")?.display().to_string();
+    // The node's disk holds checksums and maps as well.
+    let disk = image(keeper, &format!("{name}-node.img"), size + size / 8 + (128 << 20))?;
+    let group = ControlGroup::new(keeper, &format!("{name}-node"))?;
+    let (log, at) = (folder.join(format!("{name}-node.log")), folder.join(format!("{name}-node")));
+    let address = format!("shm:overside-oltp-{}-{name}", std::process::id());
+    let runs = node_words(&own, size, &at, &address, "");
+    let on = Mounted { from: &disk, at: &at, copied: None, group: &group, runs, log: &log, stops: Signal::TERM };
+    let node = Served { process: on.start(keeper)?, address: address.clone(), user: None };
+    node.is_there(keeper, &own).with_context(|| words_of(&log))?;
+    let disks = vec![(group, Mounted::device(&log).context("the node's disk has no number")?)];
+
+    let (file, log) = (folder.join(format!("{name}.img")), folder.join(format!("{name}-attached.log")));
+    let volume = format!("{address}/{VOLUME}");
+    let words = ["volume", "attach", &volume, "--fuse", &file.display().to_string(), "--loop", "--json", "--data", way];
+    let stays = Some((log.clone(), Signal::TERM.as_raw()));
+    let arguments = words.map(str::to_owned).to_vec();
+    let attached = keeper.serve(&Order { program: own.into(), arguments, stays, ..Order::default() })?;
+    let device = until(|| device_of(&log)).with_context(|| words_of(&log))?;
+    format(keeper, &device)?;
+    let (process, ..) = database(keeper, tpcc, data, name, &device, port)?;
+    Ok(Database { process, port, disks, attached: Some(attached), node: Some(node), log: Some(log) })
+}
+
+/// A database with a copy of the data, on a file system that is made already: its process, its
+/// control group, its disk.
+fn database(
+    keeper: &mut Keeper,
+    tpcc: &Tpcc,
+    data: &Path,
+    name: &str,
+    from: &Path,
+    port: u16,
+) -> Result<(u32, ControlGroup, String)> {
+    let folder = keeper.folder().to_owned();
+    let group = ControlGroup::new(keeper, name)?;
+    group.memory(MEMORY)?;
+    let (at, log) = (folder.join(format!("{name}-mount")), folder.join(format!("{name}.log")));
+    let runs = [tpcc.as_user(), tpcc.server(&at.join("data"), port, SHARED)].concat();
+    let on = Mounted { from, at: &at, copied: Some(data), group: &group, runs, log: &log, stops: Signal::INT };
+    let process = on.start(keeper)?;
+    tpcc.is_there(keeper, port).with_context(|| words_of(&log))?;
+    let device = Mounted::device(&log).context("the database's disk has no number")?;
+    Ok((process, group, device))
 }
 
 impl Served {
@@ -202,6 +235,17 @@ fn image(keeper: &mut Keeper, name: &str, bytes: u64) -> Result<PathBuf> {
     Ok(file)
 }
 
+/// Tells processes to end, and waits for that.
+fn stop(processes: Vec<u32>, signal: Signal) {
+    for process in &processes {
+        let _ = Pid::from_raw(*process as i32).map(|process| kill_process(process, signal));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while processes.iter().any(|process| runs(*process)) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Whether a process has not ended, though nobody may have asked for its status.
 fn runs(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -220,6 +264,13 @@ fn device_of(log: &Path) -> Option<PathBuf> {
     // Warnings may come before.
     let mut said = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     said.find_map(|said| said["device"].as_str().map(PathBuf::from))
+}
+
+/// WRITEs whose bytes the node read, and deregistrations, from what `overside volume attach --json`
+/// says at its end.
+fn ended_of(said: &str) -> Option<(u64, u64)> {
+    let mut said = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    said.find_map(|said| Some((said["ended"]["granted"].as_u64()?, said["ended"]["deregistrations"].as_u64()?)))
 }
 
 fn words_of(log: &Path) -> String {
@@ -256,6 +307,8 @@ struct Round {
     /// Of the node's cache, and of the requests that it got.
     hits: f64,
     reads: f64,
+    /// Of the attaching process, for a request.
+    wake_ups: f64,
 }
 
 /// Of the host's processor time without the node's and the terminals'.
@@ -323,7 +376,7 @@ fn rounds(
     tpcc: &Tpcc,
     databases: &Databases,
 ) -> Result<Option<anyhow::Error>> {
-    let (rounds, seconds) = if setting.quick { (3, 4) } else { (setting.rounds(), 15) };
+    let (rounds, seconds) = if setting.quick { (3, 4) } else { (setting.rounds(), 10) };
     let (mut done, mut lost) = (0, None);
     let sides: Vec<_> = SIDES.iter().filter(|(_, at, _)| *at < databases.all.len()).collect();
     // Once for every side before: caches are filled by what they are asked.
@@ -358,6 +411,7 @@ fn rounds(
         record("the kernel's share", &|round| round.shares.kernel);
         if attached.is_some() {
             record("the attaching process' share", &|round| round.shares.attached);
+            record("wake-ups of the attaching process for a request", &|round| round.wake_ups);
         }
         if node.is_some() {
             record("hits of the node's cache", &|round| round.hits);
@@ -369,16 +423,20 @@ fn rounds(
 
 /// So many disks, and terminals for so long.
 fn round(keeper: &mut Keeper, tpcc: &Tpcc, database: &Database, disks: u64, seconds: u64) -> Result<Round> {
-    for (group, device) in &database.disks {
-        group.disk(device, disks * A_DISK)?;
-    }
+    let hold = |a_second: u64| database.disks.iter().try_for_each(|(group, device)| group.disk(device, a_second));
+    // What is not measured need not wait: a file on a volume is written page by page.
+    hold(UNHELD)?;
     tpcc.checkpoint(keeper, database.port)?;
+    hold(disks * A_DISK)?;
     let counts = |keeper: &mut Keeper| database.node.as_ref().map_or(Ok(Counts::default()), |node| node.counts(keeper));
     let counted = counts(keeper)?;
-    let before = Used::now(keeper, database)?;
+    let slept = || database.attached.map(Switches::of).transpose();
+    let (before, slept_before) = (Used::now(keeper, database)?, slept()?);
     let done = tpcc.run(keeper, database.port, seconds)?;
-    let used = Used::now(keeper, database)?.since(&before);
+    let (used, slept_after) = (Used::now(keeper, database)?.since(&before), slept()?);
     let after = counts(keeper)?;
+    let wake_ups = slept_after.zip(slept_before).map_or(0, |(after, before)| after.since(before));
+    let requests = (after.reads - counted.reads) + (after.writes - counted.writes);
     let share = |part: u64, other: u64| part as f64 / (part + other).max(1) as f64;
     Ok(Round {
         done,
@@ -386,6 +444,7 @@ fn round(keeper: &mut Keeper, tpcc: &Tpcc, database: &Database, disks: u64, seco
         cpu_ns: (used.all * TICK_NS) as f64 / done.transactions.max(1) as f64,
         hits: share(after.hits - counted.hits, after.misses - counted.misses),
         reads: share(after.reads - counted.reads, after.writes - counted.writes),
+        wake_ups: wake_ups as f64 / requests.max(1) as f64,
     })
 }
 
@@ -394,17 +453,22 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
     figure.text = format!(
         "PostgreSQL with {warehouses} warehouses ({} MiB), {} terminals that never think, and {} MiB of memory with what the kernel caches \
          for it. <i>Local</i>: ext4 on a disk of its own. <i>Attached</i>: ext4 on a volume by FUSE and a loop device, whose node has \
-         {} MiB of cache and a third of the disks; or as many. <i>wDSA</i>: tables, indexes and the log are files on a volume \
+         {} MiB of cache and a third of the disks; or as many. <i>Registered</i> sides have as many, and register \
+         the attaching process' memory for WRITEs: each time, or deregister it by 1,000; the others register where a price says so. \
+         Nothing here batches interrupts, and no lock is taken less often: answers that come together share a wake-up on every side. \
+         <i>wDSA</i>: tables, indexes and the log are files on a volume \
          under <code>overside run --volume</code>, whose node has as much cache and a third of the disks too; what else a database writes \
-         is on a disk of the same kind. There the kernel caches no table, so the database has {} of shared buffers within its memory, and \
-         {SHARED} elsewhere. A disk is {A_DISK} reads and as many writes a second, held by the kernel's \
+         is on a disk of the same kind. There the kernel caches no table, so the database has {} of shared buffers within its memory, \
+         and {SHARED} elsewhere; sessions of its processes with the node may take {} MiB more. \
+         A disk is {A_DISK} reads and as many writes a second, held by the kernel's \
          control groups alike on both sides. Each side begins a round with nothing to be written. Shares are of the host's processor time \
          without the node's and the terminals'. At the end every database that was measured keeps TPC-C's conditions 1 to 4.{absent}",
         bytes >> 20,
         tpcc::TERMINALS,
         MEMORY >> 20,
         CACHE >> 20,
-        files::SHARED
+        files::SHARED,
+        files::SESSIONS >> 20
     );
     let measured = |name: &&str| !figure.values_of(&format!("transactions/s: {name}")).is_empty();
     let sides: Vec<&str> = SIDES.iter().map(|(name, ..)| *name).filter(measured).collect();
@@ -423,6 +487,7 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
             median("the database's share", 100.0, 0),
             median("the kernel's share", 100.0, 0),
             median("the attaching process' share", 100.0, 0),
+            median("wake-ups of the attaching process for a request", 1.0, 2),
             median("hits of the node's cache", 100.0, 0),
             median("reads among requests", 100.0, 0),
         ]
@@ -436,6 +501,7 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
         "database %",
         "kernel %",
         "attaching %",
+        "wake-ups a request",
         "hits %",
         "reads %",
     ];
@@ -454,21 +520,27 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
 }
 
 /// In the order in which they alternate: which database, and how many disks it has.
-const SIDES: [(&str, usize, u64); 4] = [
+const SIDES: [(&str, usize, u64); 6] = [
     ("local", 0, DISKS),
     ("attached", 1, DISKS / 3),
     ("attached, as many disks", 1, DISKS),
+    (STEP_NAMES[0], 2, DISKS),
+    (STEP_NAMES[1], 3, DISKS),
     (WDSA, WDSA_AT, DISKS / 3),
 ];
+/// How the bytes of writes get to the node of each attached database: first as they do unless it is
+/// said, then the steps.
+const STEPS: [&str; 3] = ["auto", "each", "regions"];
+const STEP_NAMES: [&str; 2] = ["registered each time", "registered by 1,000"];
 const WDSA: &str = "wDSA";
-const WDSA_AT: usize = 2;
+const WDSA_AT: usize = 4;
 /// A node that makes its volume first: what it lies on, where, and how it is found; bytes of its
 /// cache, and what else the volume is.
 const NODE: &str = r#""$0" volume create db --size "$1" --on "$2/member" --home "$2/home" $5 >&2
 exec "$0" volume serve --listen "$3" --home "$2/home" --cache "$4""#;
 const VOLUME: &str = "db";
-/// Of the sockets, in a folder of their own.
-const PORTS: [u16; 3] = [6001, 6002, 6003];
+/// Of the sockets, in a folder of their own; the attached databases count up from the second.
+const PORTS: [u16; 3] = [6001, 6002, 6009];
 /// Buffers of a database that has the page cache below it.
 const SHARED: &str = "32MB";
 /// Of PostgreSQL and its page cache.
@@ -479,9 +551,11 @@ const CACHE: u64 = 64 << 20;
 const DISKS: u64 = 12;
 /// Requests a second: one that turns 15,000 times a minute, with a queue.
 const A_DISK: u64 = 300;
+/// More than any disk carries out.
+const UNHELD: u64 = 1_000_000;
 /// What stands on the disk meanwhile, beside the databases; and for each warehouse.
 const ROOM: u64 = 1 << 30;
-const ROOM_EACH: u64 = 900 << 20;
+const ROOM_EACH: u64 = 1400 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -500,6 +574,13 @@ mod tests {
         let counts = counts_of(said).unwrap();
         assert_eq!((counts.reads, counts.writes, counts.hits, counts.misses), (7, 3, 5, 2));
         assert!(counts_of(r#"{"volumes": []}"#).is_none() && counts_of("no node listens").is_none());
+    }
+
+    #[test]
+    fn deregistrations_are_read_from_the_last_words_of_who_attached() {
+        let said = "warning\n{\"attached\": \"shm:a/db\", \"device\": \"/dev/loop0\"}\n{\"ended\": {\"granted\": 500, \"deregistrations\": 2}}\n";
+        assert_eq!(ended_of(said), Some((500, 2)));
+        assert_eq!(ended_of("{\"attached\": \"shm:a/db\"}\n"), None, "one that was killed counts nothing");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Where control groups are.
@@ -70,9 +72,32 @@ fn trees_of(mounts: &str) -> Result<Trees> {
 }
 
 impl ControlGroup {
+    /// Removes what measuring processes left behind that were killed with their keepers: their
+    /// groups, and what still runs there.
+    pub(super) fn clear() -> Result<()> {
+        let trees = trees()?;
+        let roots = match &trees {
+            Trees::Apart { disks, memory } => vec![disks, memory],
+            Trees::Together(root) => vec![root],
+        };
+        let names = roots.iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten();
+        let names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        for name in names.into_iter().filter(|name| left_by(name).is_some_and(|process| !is_there(process))) {
+            let group = ControlGroup { trees: trees.clone(), name };
+            group.kill();
+            for folder in group.folders() {
+                let deadline = Instant::now() + LEAVING;
+                while fs::remove_dir(&folder).is_err() && folder.exists() && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// A new one. The keeper holds a process that removes its folders when all is over.
     pub(super) fn new(keeper: &mut Keeper, name: &str) -> Result<ControlGroup> {
-        let group = ControlGroup { trees: trees()?, name: format!("overside-bench-{}-{name}", std::process::id()) };
+        let group = ControlGroup { trees: trees()?, name: format!("{PREFIX}{}-{name}", std::process::id()) };
         if let Trees::Together(root) = &group.trees {
             // Where they are there already this changes nothing.
             fs::write(root.join("cgroup.subtree_control"), "+io +memory")
@@ -130,6 +155,15 @@ impl ControlGroup {
     }
 }
 
+/// Which process made the group of this name, if one as this did.
+fn left_by(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok()
+}
+
+fn is_there(process: u32) -> bool {
+    Path::new("/proc").join(process.to_string()).exists()
+}
+
 fn put(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("{} does not take {text:?}", file.display()))
 }
@@ -172,6 +206,10 @@ impl Mounted<'_> {
     }
 }
 
+/// Of the names of all groups, before the number of who made them.
+const PREFIX: &str = "overside-bench-";
+/// Whoever was killed leaves a group within this.
+const LEAVING: Duration = Duration::from_secs(5);
 /// Before the line with the number of a disk.
 const DEVICE: &str = "disk ";
 /// The loop device goes with the mount, however that ends.
@@ -204,6 +242,31 @@ const PROGRAMS: [(&str, &str); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_says_who_made_it_and_others_are_left_alone() {
+        assert_eq!(left_by("overside-bench-4711-attached-each-node"), Some(4711));
+        assert_eq!([left_by("system.slice"), left_by("overside-bench-x-node"), left_by("overside-bench-7")], [None; 3]);
+        assert!(is_there(std::process::id()) && !is_there(u32::MAX));
+    }
+
+    /// Where this process may make groups.
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_what_runs_is_not() {
+        let Ok(trees) = trees() else { return };
+        let [left, runs] = [u32::MAX, std::process::id()]
+            .map(|process| ControlGroup { trees: trees.clone(), name: format!("{PREFIX}{process}-test") });
+        let folders = [left.folders(), runs.folders()].concat();
+        let made = folders.iter().try_for_each(fs::create_dir);
+        let cleared = ControlGroup::clear();
+        let there = folders.iter().map(|folder| folder.exists()).collect::<Vec<_>>();
+        folders.iter().for_each(|folder| _ = fs::remove_dir(folder));
+        if made.is_ok() {
+            cleared.unwrap();
+            let half = folders.len() / 2;
+            assert_eq!(there, [vec![false; half], vec![true; half]].concat());
+        }
+    }
 
     #[test]
     fn control_groups_of_both_versions_are_found() {

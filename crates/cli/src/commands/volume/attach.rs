@@ -64,10 +64,11 @@ pub fn run(args: &Attach) -> Result<()> {
     if handle.is_refused() {
         bail!(DeviceError::Refused);
     }
-    if !args.at.json {
-        output::line("ended; what was acknowledged is the node's")?;
+    if args.at.json {
+        let ended = json!({"granted": handle.granted(), "deregistrations": handle.deregistrations()});
+        return output::line(&json!({"ended": ended}).to_string());
     }
-    Ok(())
+    output::line("ended; what was acknowledged is the node's")
 }
 
 /// A volume whose server ends once the node refuses to let it in again. Else no program would
