@@ -563,6 +563,29 @@ fn a_volume_with_a_key_is_its_holders() {
     assert_eq!(std::fs::metadata(kept.folder.join("a.db")).unwrap().len(), 64);
 }
 
+/// Trying again would find no more, so a program would hang without a word.
+#[test]
+fn who_has_no_memory_for_a_session_gets_the_errno() {
+    build_library();
+    let kept = Kept::new("sqlite", "16M");
+    let mut command = Command::new("timeout");
+    let volume = format!("{}={}/db", kept.folder.display(), kept.node.address);
+    let options = ["30", env!("CARGO_BIN_EXE_overside"), "run", "--volume", &volume, "--", "python3", "-c", SHORT];
+    let output = command.args(options).current_dir(&kept.folder).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ENOMEM\nopened\n", "{}", said(&output));
+}
+
+const SHORT: &str = r#"
+import errno, resource
+size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), -1))
+try: open("a.db", "wb")
+except OSError as error: print(errno.errorcode[error.errno], flush=True)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+open("a.db", "wb")
+print("opened", flush=True)
+"#;
+
 /// As PostgreSQL's own user, which may not be root.
 const DATABASE: &str = r#"
 set -eEu

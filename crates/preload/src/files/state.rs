@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use libc::iovec;
 use overside_ibv::IbvProvider;
+use overside_memory::MemoryError;
 use overside_shm::ShmProvider;
 use overside_verbs::handshake::Key;
 use overside_verbs::{Clock, Provider, SystemClock, VerbsError};
@@ -152,6 +153,11 @@ impl State {
                 Err(LinkError::Verbs(VerbsError::Key(_)) | LinkError::Refused(Status::Unknown | Status::Prove)) => {
                     tell("attach", REFUSED);
                     return Err(libc::EACCES);
+                }
+                // Trying again would find no more, and say nothing.
+                Err(LinkError::Verbs(VerbsError::Memory(MemoryError::Exhausted { .. }))) => {
+                    tell("attach", "there is no memory left for a session; raise the limit of the program's memory");
+                    return Err(libc::ENOMEM);
                 }
                 // It is there again soon.
                 Err(LinkError::Verbs(_) | LinkError::Refused(Status::Full)) => {
