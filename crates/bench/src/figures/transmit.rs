@@ -206,8 +206,9 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let messages = distinct(cells.iter().map(|cell| cell.message_bytes()));
     let all = messages.len() * CLIENTS.len();
     for (at, message_bytes) in messages.iter().enumerate() {
-        let pool = sender.pool(*message_bytes, (POOL_BYTES / message_bytes).clamp(8, 2048))?;
         for (of, clients) in CLIENTS.into_iter().enumerate() {
+            // With fewer buffers for each client, what is copied out would wait for buffers, and what is gathered not.
+            let pool = sender.pool(*message_bytes, (POOL_BYTES / message_bytes).clamp(8.max(4 * clients), 2048))?;
             setting.progress.part("transmit", at * CLIENTS.len() + of, all);
             sender.connect(clients, *message_bytes, pool.capacity())?;
             for cell in cells.iter().filter(|cell| cell.message_bytes() == *message_bytes) {
