@@ -14,18 +14,13 @@ impl Link {
         !self.rewrites.is_empty() || self.own.values().any(rewrites)
     }
 
-    /// What is written again has the numbers before those of requests, of which none was sent to
-    /// this life of the node. Else it would run ahead of the lowest that is unanswered, further
-    /// than the node remembers.
+    /// What is written again to a node's new life has the numbers before those of requests, of
+    /// which none was sent to it. Else it would run ahead of the lowest that is unanswered,
+    /// further than the node remembers. Within a life a number stays what it is: the node knows
+    /// by it what is carried out.
     pub(super) fn number_rewrites(&mut self) {
-        if !self.is_rewriting() {
+        if self.rewrites.is_empty() {
             return;
-        }
-        for Own { work, .. } in std::mem::take(&mut self.own).into_values() {
-            // Nothing else is under way meanwhile.
-            if let OwnWork::Rewrite { at } = work {
-                self.rewrites.push_back(at);
-            }
         }
         let first = self.first_pending();
         self.next_rewrite = self.next;

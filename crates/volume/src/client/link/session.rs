@@ -116,8 +116,8 @@ impl Link {
             self.own.clear();
             let lost = !mutant("volume-lost-writes-not-written-again");
             self.rewrites = self.kept.places().filter(|_| lost).collect();
+            self.number_rewrites();
         }
-        self.number_rewrites();
         self.keeps = welcome.features & KEEPS != 0;
         (self.session, self.incarnation) = (welcome.session, welcome.incarnation);
         if let Some(connection) = &mut self.connection {
