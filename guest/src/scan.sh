@@ -118,7 +118,7 @@ node=$!
 until_ok "the node does not listen" listens rdma
 echo >changed
 wait $program && fail "a program whose node has another key by now"
-grep -q "the node does not take this key" said || fail "a program whose node has another key says: $(cat said)"
+grep -q "the node refuses this program (another key" said || fail "a program whose node has another key says: $(cat said)"
 kill -INT $node
 wait $node
 
