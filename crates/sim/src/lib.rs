@@ -35,6 +35,7 @@ mod clock;
 mod disk;
 mod process;
 mod scheduler;
+pub mod seeds;
 mod trace;
 mod world;
 

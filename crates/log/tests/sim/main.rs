@@ -5,59 +5,23 @@ mod book;
 mod scenario;
 mod server;
 
-use std::process::Command;
-
-use scenario::{KINDS, run};
-
-/// The world of a seed holds its promises; its trace's hash.
-fn holds(seed: u64) -> u64 {
-    match run(seed) {
-        Ok(held) => held.hash,
-        Err(why) => panic!("seed {seed} fails: {why}\nagain: cargo xtask sim --seed {seed}"),
-    }
-}
+use overside_sim::seeds;
+use scenario::run;
 
 #[test]
 fn some_seeds_hold() {
     for seed in 0..20 {
-        holds(seed);
+        seeds::holds(run, seed);
     }
 }
 
-/// Asked for by `cargo xtask sim`: seeds `FROM..TO`, with a line for each.
 #[test]
 #[ignore = "cargo xtask sim runs it"]
 fn asked() {
-    let Ok(asked) = std::env::var("OVERSIDE_SIM_SEEDS") else { return };
-    let (from, to) = asked.split_once("..").expect("OVERSIDE_SIM_SEEDS is FROM..TO");
-    let seeds = from.parse::<u64>().expect("a seed")..to.parse().expect("a seed");
-    for seed in seeds {
-        match run(seed) {
-            Ok(held) => {
-                println!("seed {seed} trace {:016x}", held.hash);
-                let counts: Vec<String> =
-                    KINDS.iter().zip(held.counts).map(|(kind, n)| format!("{kind}={n}")).collect();
-                println!("  did {}", counts.join("|"));
-            }
-            Err(why) => {
-                println!("seed {seed} FAILS: {}", why.replace('\n', "\n    "));
-                // A planted fault is found once, and a broken world may take long.
-                if std::env::var_os("OVERSIDE_MUTANT").is_some() {
-                    return;
-                }
-            }
-        }
-    }
+    seeds::asked(run);
 }
 
-/// The same steps in another process.
 #[test]
 fn a_seed_is_the_same_trace_in_another_process() {
-    for seed in [3, 4] {
-        let mut other = Command::new(std::env::current_exe().unwrap());
-        other.args(["--exact", "asked", "--ignored", "--nocapture"]);
-        other.env("OVERSIDE_SIM_SEEDS", format!("{seed}..{}", seed + 1));
-        let said = String::from_utf8(other.output().unwrap().stdout).unwrap();
-        assert!(said.contains(&format!("seed {seed} trace {:016x}", holds(seed))), "{said}");
-    }
+    seeds::same_in_another_process(run, &[3, 4]);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use overside_disk::{BLOCK_BYTES, Disk};
 use overside_log::{Change, Directory, Durability, Mode, Options, Refusal};
-use overside_sim::{Chance, Drive, DriveOptions, Process, World};
+use overside_sim::{Chance, Drive, DriveOptions, Process, World, seeds::Held};
 
 use super::book::{Book, Bytes, Found, Kept, Recovered};
 use super::server::{Rows, Server, from_page};
@@ -72,15 +72,8 @@ enum End {
     Power,
 }
 
-/// What the world of a seed came to.
-pub struct Held {
-    pub hash: u64,
-    /// How often each of [`KINDS`] happened.
-    pub counts: Vec<u64>,
-}
-
 /// What some of many worlds must have seen, or they do not test it.
-pub const KINDS: &[&str] = &[
+const KINDS: &[&str] = &[
     "server: sync",
     "server: group",
     "server: ended cleanly",
@@ -119,7 +112,7 @@ pub fn run(seed: u64) -> Result<Held, String> {
     let plan = Plan::new(&mut Chance::of(seed, "plan"));
     let ended = World::run(seed, scene).map_err(|failed| format!("{failed}{plan:?}"))?;
     let trace = ended.trace;
-    let held = Held { hash: trace.hash(), counts: KINDS.iter().map(|kind| trace.count_of(kind)).collect() };
+    let held = Held::of(&trace, KINDS);
     ended.value.map(|()| held).map_err(|why| format!("{why}\n{plan:?}"))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use overside_bwtree::Waits;
 use overside_reference as reference;
-use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World};
+use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World, seeds::Held};
 use overside_table::client::ScanOptions;
 use overside_table::server::{
     DataOptions, Notices, OnFailure, SavedOptions, SavedTables, Server, ServerOptions, parts,
@@ -155,15 +155,8 @@ impl Kept {
     }
 }
 
-/// What the world of a seed came to.
-pub struct Held {
-    pub hash: u64,
-    /// How often each of [`KINDS`] happened.
-    pub counts: Vec<u64>,
-}
-
 /// What some of many worlds must have seen, or they do not test it.
-pub const KINDS: &[&str] = &[
+const KINDS: &[&str] = &[
     "call: insert",
     "call: upsert",
     "call: upsert-among",
@@ -234,7 +227,7 @@ pub fn run(seed: u64) -> Result<Held, String> {
     let plan = Plan::new(&mut Chance::of(seed, "plan"));
     let ended = World::run(seed, move |world| scene(world, plan)).map_err(|failed| format!("{failed}{plan:?}"))?;
     let trace = ended.trace;
-    let held = Held { hash: trace.hash(), counts: KINDS.iter().map(|kind| trace.count_of(kind)).collect() };
+    let held = Held::of(&trace, KINDS);
     ended.value.map(|()| held).map_err(|why| format!("{why}\n{plan:?}"))
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use overside_reference as reference;
-use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World};
+use overside_sim::{Chance, Drive, DriveOptions, Handle, Process, World, seeds::Held};
 use overside_vault::server::{LastWriter, Writes};
 use overside_volume::wire::Role;
 use overside_volume::{LostRange, SumPlaces};
@@ -136,15 +136,8 @@ impl Plan {
     }
 }
 
-/// What the world of a seed came to.
-pub struct Held {
-    pub hash: u64,
-    /// How often each of [`KINDS`] happened.
-    pub counts: Vec<u64>,
-}
-
 /// What some of many worlds must have seen, or they do not test it.
-pub const KINDS: &[&str] = &[
+const KINDS: &[&str] = &[
     "volume: single",
     "volume: stripes",
     "volume: mirror",
@@ -183,7 +176,7 @@ pub fn run(seed: u64) -> Result<Held, String> {
     let plan = Plan::new(&mut Chance::of(seed, "plan"));
     let ended = World::run(seed, move |world| scene(world, plan)).map_err(|failed| format!("{failed}{plan:?}"))?;
     let trace = ended.trace;
-    let held = Held { hash: trace.hash(), counts: KINDS.iter().map(|kind| trace.count_of(kind)).collect() };
+    let held = Held::of(&trace, KINDS);
     ended.value.map(|()| held).map_err(|why| format!("{why}\n{plan:?}"))
 }
 
