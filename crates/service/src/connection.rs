@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use overside_verbs::WorkRequest;
+use overside_verbs::{Peer, WorkRequest};
 
 use crate::hold::Hold;
 use crate::ordered::{HeldReply, Ordered, Parcel};
@@ -16,8 +16,7 @@ use crate::transmit::{Lent, Message, Transmit};
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) id: ConnectionId,
-    /// Who the peer is, for people.
-    pub(crate) peer: String,
+    pub(crate) peer: Peer,
     /// None on a connection that this side opened.
     pub(crate) permit: Option<Permit>,
     /// Bytes of the peer's receive buffers.
@@ -73,13 +72,7 @@ pub(crate) struct Stream {
 }
 
 impl Outgoing {
-    pub(crate) fn new(
-        id: ConnectionId,
-        peer: String,
-        permit: Option<Permit>,
-        buffer_bytes: usize,
-        now: Instant,
-    ) -> Self {
+    pub(crate) fn new(id: ConnectionId, peer: Peer, permit: Option<Permit>, buffer_bytes: usize, now: Instant) -> Self {
         Self {
             id,
             peer,

@@ -194,6 +194,11 @@ impl<'a> Context<'a> {
         self.out.admitted = true;
     }
 
+    /// The peer's process, where it is on this host and the system vouches for it.
+    pub fn peer_process(&self) -> Option<u32> {
+        self.out.peer.pid
+    }
+
     /// The worker's clock.
     pub fn clock(&self) -> &'a dyn Clock {
         &*self.worker.clock

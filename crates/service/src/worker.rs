@@ -253,10 +253,11 @@ impl<S: System> Worker<S> {
         let mut found = false;
         while let Ok(Arrival { link, origin }) = arrivals.try_recv() {
             found = true;
-            let peer = link.peer.description.clone();
+            let peer = link.peer.clone();
             let queue_pair = match self.endpoint.attach(link) {
                 Ok(queue_pair) => queue_pair,
                 Err(error) => {
+                    let peer = &peer.description;
                     self.lends.state.say(&format!("the connection of {peer} could not be set up: {error}"));
                     if let Origin::Us(mut session, _) = origin {
                         session.ended(&error.to_string());
@@ -562,7 +563,7 @@ impl<S: System> Worker<S> {
     /// Tells the operator how a connection ended.
     fn tell(&self, queue_pair: QueuePair, why: &str) {
         if let Some(connection) = self.connections.get(&queue_pair) {
-            self.lends.state.say(&format!("the connection of {} ended: {why}", connection.out.peer));
+            self.lends.state.say(&format!("the connection of {} ended: {why}", connection.out.peer.description));
         }
     }
 

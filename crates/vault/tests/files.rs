@@ -413,6 +413,28 @@ fn a_full_volume_refuses_that_write_and_nothing_else() {
     assert_eq!(whole(&mut files, 2), [0, 0, 0, 0, 0, 1], "what another file had is not seen");
 }
 
+/// Whoever sent the first may be no more, and who sent the second know that.
+#[test]
+fn what_is_written_over_what_is_being_written_comes_last() {
+    let disk = Shared::new();
+    let mut files = disk.files();
+    carry_out(&Op::Create(1), &mut files).unwrap();
+    write(&mut files, place(1, 0), &[1; 4096]).unwrap();
+    let request = |tag: u64, length: usize| {
+        let mut buffer = Segment::private(8192).unwrap().carve(8192).pop().unwrap();
+        buffer.fill(tag as u8);
+        Request { tag, work: Work::Write { at: place(1, 0), from: Bytes::prefix(buffer, length), fua: true } }
+    };
+    // The first makes the file longer; for the second all is there.
+    let (mut batch, mut done) = (VecDeque::from([request(2, 8192), request(3, 4096)]), Vec::new());
+    files.submit(&mut batch);
+    while done.len() < 2 {
+        files.poll(&mut done);
+    }
+    assert!(batch.is_empty() && done.iter().all(|one| one.result == Ok(())));
+    assert!(whole(&mut files, 1) == [[3; 4096], [2; 4096]].concat());
+}
+
 /// Made small and made larger, as `volume resize` does it: its journal is as long as it was. Two files that grow by turns
 /// leave more to be written down than that has room for.
 #[test]

@@ -10,6 +10,7 @@
 //!
 //! A crash in the middle leaves the file as it was: what the journal does not name is free. Bytes of a chunk past its file's end
 //! may be anything, and are never read. What is given back is not used again before all that reads or writes it has ended.
+//! WRITEs of the same bytes are carried out in the order in which they came, whoever sent them.
 //!
 //! - `table`: the truth in memory. `journal`: the same on the volume.
 
@@ -182,7 +183,8 @@ impl<D: Device> Files<D> {
             Work::Read { into, .. } if id == 0 => self.read_entry(offset, length, into),
             Work::Read { .. } if in_one => return self.read_file(request, (id, offset)),
             Work::Write { .. } if id == 0 || in_one => {
-                if id == 0 || self.doubt.is_some() || !self.is_there(id, offset, length) {
+                let waits = self.doubt.is_some() || self.is_to_be_written(at, length);
+                if id == 0 || waits || !self.is_there(id, offset, length) {
                     self.changes.push_back(request);
                 } else {
                     self.write_over(request, (id, offset));
@@ -205,6 +207,14 @@ impl<D: Device> Files<D> {
     fn is_there(&self, id: u32, offset: u64, length: u64) -> bool {
         let chunk = (offset / PIECE_BYTES) as u32;
         self.table.file(id).is_some_and(|file| offset + length <= file.size && file.chunks.contains_key(&chunk))
+    }
+
+    /// Whether a change that came before writes any of it, too.
+    fn is_to_be_written(&self, at: u64, length: u64) -> bool {
+        let meets = |change: &Request| {
+            change.work.range().is_some_and(|(other, bytes)| other < at + length && at < other + bytes)
+        };
+        self.current.as_ref().is_some_and(|current| meets(&current.request)) || self.changes.iter().any(meets)
     }
 
     /// Where a chunk of a file lies, and a byte of it.
@@ -538,7 +548,7 @@ impl<D: Device> Device for Files<D> {
         while self.passed.len() + self.changes.len() + self.held.len() < REQUESTS_MAX
             && let Some(request) = batch.pop_front()
         {
-            if self.is_closed() { self.held.push_back(request) } else { self.take(request) }
+            if self.is_closed() || !self.held.is_empty() { self.held.push_back(request) } else { self.take(request) }
         }
         while self.begin() || self.step() {}
         if !self.queue.is_empty() {

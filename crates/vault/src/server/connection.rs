@@ -229,7 +229,7 @@ impl Connection {
         }
         let goes_on = (is_old && volume.goes_on_with(writer)).then_some(hello.session);
         let Hello { role, process, group, .. } = *hello;
-        let who = Who { role, process, group, goes_on, returns: true };
+        let who = Who { role, process, group, vouched: context.peer_process(), goes_on, returns: true };
         Ok(self.node.attach(&mut attachments, &volume, who, now).inspect(|(new, _)| {
             new.with(|ledger| ledger.renew(hello.generation));
         }))

@@ -6,6 +6,7 @@
 //! | who may attach which volume | `access` |
 //! | volumes that are changed: while nobody uses them, or by another member in the place of one | `changes`, `slot` |
 //! | one client, over its connections and reconnects: what it has in flight, what it was answered | `attachment`, `ledger` |
+//! | processes that write a volume together, and their ends | `processes` |
 //! | a volume in the node's own process, for fronts | `door` |
 //! | how it all does, for those who ask | `report`, [`status`] |
 //! | one volume: its device, and the thread that waits for it | `volume` |
@@ -36,6 +37,7 @@ mod changes;
 mod connection;
 mod door;
 mod ledger;
+mod processes;
 mod reads;
 mod report;
 mod slot;
@@ -196,6 +198,8 @@ struct Who {
     process: u32,
     /// Whose sessions write together; 0: it writes alone.
     group: u64,
+    /// As the system says, where the process is on this host.
+    vouched: Option<u32>,
     /// The session of an earlier life of the node that it goes on with.
     goes_on: Option<u64>,
     /// It may come again in the next life.
@@ -351,7 +355,7 @@ impl Node {
     pub fn door(self: &Arc<Self>, name: &str, role: Role) -> Result<Door, NoDoor> {
         let now = self.clock.now();
         // It ends with the node, and never comes again.
-        let who = Who { role, process: std::process::id(), group: 0, goes_on: None, returns: false };
+        let who = Who { role, process: std::process::id(), group: 0, vouched: None, goes_on: None, returns: false };
         let mut attachments = lock(&self.attachments);
         let volume = self.volume(name).ok_or(NoDoor::Unknown)?;
         if volume.files.is_some() {
@@ -374,7 +378,7 @@ impl Node {
         &self,
         attachments: &mut BTreeMap<u64, Arc<Attachment>>,
         volume: &Arc<Volume>,
-        Who { role, process, group, goes_on, returns }: Who,
+        Who { role, process, group, vouched, goes_on, returns }: Who,
         now: Instant,
     ) -> Result<(Arc<Attachment>, Vec<Arc<Attachment>>), Status> {
         attachments.retain(|_, attachment| attachment.writes || !attachment.is_gone(now, self.options.linger));
@@ -395,6 +399,9 @@ impl Node {
         let session = goes_on.map_or_else(|| self.new_session(), Ok).ok();
         let session = session.filter(|session| !attachments.contains_key(session)).ok_or(Status::Full)?;
         let writes = role != Role::Reader;
+        if writes && group != 0 {
+            volume.processes.fence_ended(0);
+        }
         let mut writers = lock(&volume.writers);
         let joins = group != 0 && writers.iter().all(|other| other.group == group);
         if writes {
@@ -423,11 +430,15 @@ impl Node {
         let mut before = if writes { volume.still_writing() } else { Vec::new() };
         if writes {
             // What a process that ended had under way ends before the next one of its group begins.
-            before.extend(writers.iter().filter(|other| other.is_gone(now, Duration::ZERO)).cloned());
+            let has_ended = |other: &&Arc<Attachment>| other.is_fenced() || other.is_gone(now, Duration::ZERO);
+            before.extend(writers.iter().filter(has_ended).cloned());
         }
         let new = Arc::new(Attachment::new(session, volume.clone(), writes, (process, group)));
         if writes {
             writers.push(new.clone());
+            if group != 0 {
+                volume.processes.enter(&new, vouched);
+            }
         }
         attachments.insert(session, new.clone());
         Ok((new, before))

@@ -23,6 +23,7 @@ use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, 
 use super::attachment::Attachment;
 use super::blocks::{Block, Blocks, Registered};
 use super::door::Ended;
+use super::processes::Processes;
 use super::slot::Slot;
 use super::writer::{LastWriter, WriterRecord};
 use super::{About, NodeOptions, Writes, lock};
@@ -45,6 +46,8 @@ pub(super) struct Volume {
     /// Writers before it that had requests under way. Not the last of them alone: it may have been
     /// replaced while it waited itself.
     leaving: Mutex<Vec<Arc<Attachment>>>,
+    /// Of a group.
+    pub(super) processes: Processes,
     /// Who wrote it last, in whichever life of the node.
     record: Mutex<Option<WriterRecord>>,
     since: Instant,
@@ -202,6 +205,7 @@ impl Volume {
             core: Mutex::new(core),
             writers: Mutex::default(),
             leaving: Mutex::default(),
+            processes: Processes::default(),
             was_awaited: record.as_ref().is_some_and(WriterRecord::is_awaited),
             record: Mutex::new(record),
             since: clock.now(),
@@ -234,6 +238,7 @@ impl Volume {
     /// A writer's place is another's, or free: what it has under way must end
     /// before the next one begins.
     pub(super) fn replaced(&self, writer: &Arc<Attachment>) {
+        self.processes.leave(writer.session);
         lock(&self.leaving).push(writer.clone());
     }
 
@@ -275,6 +280,7 @@ impl Volume {
     pub(super) fn forget_writers(&self) {
         lock(&self.writers).clear();
         lock(&self.leaving).clear();
+        self.processes.forget();
     }
 
     /// Hands a request to the device, and answers all that has ended.
@@ -285,11 +291,21 @@ impl Volume {
         blocks: &Arc<Blocks>,
         mut context: Option<&mut Context<'_>>,
     ) {
+        if work.writes() && route.attachment.group != 0 {
+            self.processes.fence_ended(route.attachment.session);
+        }
         let mut core = lock(&self.core);
         let tag = core.next;
         core.next += 1;
+        // Under the lock: whoever has fenced it off hands over what comes after it.
+        let is_late = work.writes() && route.attachment.is_fenced();
         core.routes.insert(tag, route);
-        core.waiting.push_back(Request { tag, work });
+        if is_late {
+            let result = Err(DeviceError::Fenced);
+            core.ended(Completion { tag, work, result }, blocks, context.as_deref_mut());
+        } else {
+            core.waiting.push_back(Request { tag, work });
+        }
         core.turn(blocks, context.as_deref_mut());
         self.note(&core);
         let attends = if context.is_some() { core.attend() } else { None };

@@ -4,6 +4,7 @@ mod attached;
 mod cached;
 mod counted;
 mod door;
+mod ended;
 mod ends;
 mod files;
 mod forgetful;
@@ -84,8 +85,9 @@ fn file(folder: &Path, bytes: u64) -> Box<dyn Device> {
     Box::new(Sectors::over(FileMember::new(disk, file, 0, bytes)))
 }
 
-/// Does nothing by itself: other tests start it as another process, a node.
+/// Does nothing by itself: other tests start it as another process, a node or a client.
 #[test]
 fn second_process() {
     killed::second_process();
+    ended::second_process();
 }
