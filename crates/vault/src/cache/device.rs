@@ -424,8 +424,7 @@ impl<D: Device> Cache<D> {
                 continue;
             }
             let offset = (start.max(at) - at) as usize;
-            let fits = from.buffer().len() as u64 <= 2 * self.block;
-            let new = if is_whole && fits {
+            let new = if is_whole && keeps(self.block, from.buffer().len()) {
                 // It is there already, and keeps little else.
                 Some(from.slice(offset..offset + bytes as usize))
             } else {
@@ -484,6 +483,12 @@ impl<D: Device> Cache<D> {
         self.polled = polled;
         found || !self.admitted.is_empty()
     }
+}
+
+/// Whether a cache keeps a block that was written as a whole where its writer brought it, in a
+/// buffer so long.
+pub(crate) fn keeps(block_bytes: u64, buffer_bytes: usize) -> bool {
+    buffer_bytes as u64 <= 2 * block_bytes
 }
 
 /// Blocks that so many bytes have room for.

@@ -21,6 +21,7 @@ mod two_q;
 mod w_tinylfu;
 
 pub use blocks::BlockMemory;
+pub(crate) use device::keeps;
 pub use device::{Cache, CacheOptions, CacheStatistics};
 pub use policy::{Access, Policy, PolicyKind};
 

@@ -12,7 +12,7 @@ use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, V
 use overside_volume::wire::HEADER;
 
 use super::lock;
-use crate::cache::BlockMemory;
+use crate::cache::{BlockMemory, CacheOptions, keeps};
 
 /// Memory that a node's providers send from as it lies.
 ///
@@ -119,6 +119,8 @@ pub(super) struct Blocks {
     /// Those that a device keeps although its WRITE has ended.
     late: Mutex<VecDeque<Bytes>>,
     room: usize,
+    /// A cache would keep what is written, and the buffer with it.
+    kept: bool,
 }
 
 /// A buffer for one request's bytes.
@@ -132,7 +134,12 @@ pub(super) struct Block {
 impl Blocks {
     /// # Errors
     /// When there is no memory, or a provider does not take it.
-    pub(super) fn new(room: usize, count: usize, registered: &Registered) -> Result<Blocks, VerbsError> {
+    pub(super) fn new(
+        room: usize,
+        count: usize,
+        registered: &Registered,
+        cache: CacheOptions,
+    ) -> Result<Blocks, VerbsError> {
         let room = room.next_multiple_of(PAGE);
         let length = (room + PAGE).saturating_mul(count.max(1));
         let pool = Pool::new(Segment::shared(length)?, room + PAGE)?;
@@ -140,7 +147,8 @@ impl Blocks {
         // For as long as the node is served: the regions end with the providers.
         registered.register(pool.segment())?;
         registered.register(reads.segment())?;
-        Ok(Blocks { pool, reads, late: Mutex::default(), room })
+        let kept = cache.bytes > 0 && keeps(cache.block_bytes, room);
+        Ok(Blocks { pool, reads, late: Mutex::default(), room, kept })
     }
 
     /// A buffer of at least `length` bytes, on pages; of the system's memory where all
@@ -152,8 +160,12 @@ impl Blocks {
             let (head, bytes) = buffer.split_at(PAGE);
             return Some(Block { head: Some(head), bytes: Some(bytes) });
         }
-        let bytes = Segment::private(length).ok()?.carve(length).pop()?;
-        Some(Block { head: None, bytes: Some(bytes) })
+        Block::of_the_system(length)
+    }
+
+    /// The same for what comes to be written.
+    pub(super) fn take_to_write(&self, length: usize) -> Option<Block> {
+        if self.kept { Block::of_the_system(length) } else { self.take(length) }
     }
 
     /// A buffer that a client's memory can be read into, if one is free.
@@ -254,7 +266,7 @@ impl ReadBlock {
         if reads.free() >= reads.capacity() / 2 {
             return Some(Block { head: None, bytes: self.buffer.take() });
         }
-        let mut block = self.blocks.take(length)?;
+        let mut block = self.blocks.take_to_write(length)?;
         block.get_mut(..length)?.copy_from_slice(self.buffer.as_ref()?.get(..length)?);
         Some(block)
     }
@@ -269,6 +281,11 @@ impl Drop for ReadBlock {
 }
 
 impl Block {
+    fn of_the_system(length: usize) -> Option<Block> {
+        let bytes = Segment::private(length).ok()?.carve(length).pop()?;
+        Some(Block { head: None, bytes: Some(bytes) })
+    }
+
     /// Its bytes, for a request that owns them until its completion.
     pub(super) fn lend(&mut self) -> Option<Buffer> {
         self.bytes.take()
@@ -298,3 +315,34 @@ const SEGMENTS: usize = 256;
 const FEW: usize = 8;
 /// Looks at buffers that devices keep, each time that one is taken.
 const LATE_TRIES: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use overside_verbs::SystemClock;
+    use overside_volume::{MemoryDevice, Work, complete};
+
+    use super::*;
+    use crate::cache::Cache;
+
+    #[test]
+    fn what_a_cache_keeps_of_writes_is_none_of_the_buffers_that_come_back() {
+        const BUFFERS: usize = 4;
+        for block_bytes in [8 << 10, 64 << 10, 128 << 10] {
+            let options = CacheOptions { block_bytes, ..CacheOptions::default() };
+            let blocks = Blocks::new(128 << 10, BUFFERS, &Registered::new(0), options).unwrap();
+            let mut cache = Cache::over(MemoryDevice::new(4 << 20).unwrap(), options).unwrap();
+            let length = block_bytes as usize;
+            for number in 0..3 * BUFFERS as u64 {
+                let mut block = blocks.take_to_write(length).unwrap();
+                let from = Bytes::prefix(block.lend().unwrap(), length);
+                let work = Work::Write { at: number * block_bytes, from, fua: false };
+                let (work, result) = complete(&mut cache, &SystemClock, work, Duration::from_secs(10));
+                let (Some(Work::Write { from, .. }), Ok(())) = (work, result) else { panic!("{result:?}") };
+                blocks.put_bytes(block, from);
+            }
+            assert_eq!(blocks.pool.free(), BUFFERS, "blocks of {block_bytes}");
+        }
+    }
+}

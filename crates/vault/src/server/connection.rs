@@ -12,7 +12,7 @@ use overside_volume::wire::{
 use overside_volume::{DeviceError, SECTOR_BYTES, Work};
 
 use super::attachment::Attachment;
-use super::blocks::{self, Block, ReadBlock};
+use super::blocks::{self, Block, Blocks, ReadBlock};
 use super::ledger::{Admitted, Credits};
 use super::reads::Reads;
 use super::volume::{Route, To, answer};
@@ -349,7 +349,9 @@ impl Connection {
         match (payload, bytes) {
             (Payload::Read(read), Some(bytes)) => (read.into_block(bytes as usize), None),
             (Payload::Came(payload), Some(bytes)) => {
-                (self.node.blocks().and_then(|blocks| blocks.take(bytes as usize)), Some(payload))
+                // A READ's has none.
+                let take = if payload.is_empty() { Blocks::take } else { Blocks::take_to_write };
+                (self.node.blocks().and_then(|blocks| take(blocks, bytes as usize)), Some(payload))
             }
             (_, None) => (None, None),
         }

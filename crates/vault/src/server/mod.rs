@@ -314,7 +314,7 @@ impl Node {
         let room = self.options.request_bytes_max as usize;
         self.registered.serve(&listening);
         let count = self.options.blocks.min(BLOCKS_BYTES_MAX / room.max(1));
-        let blocks = Blocks::new(room, count, &self.registered)?;
+        let blocks = Blocks::new(room, count, &self.registered, self.options.cache)?;
         let _ = self.blocks.set(Arc::new(blocks));
         let options = ServiceOptions { request_bytes_max: options.request_bytes_max.max(room + HEADER), ..options };
         let mut served = Served { node: self.clone(), server: None };

@@ -60,11 +60,6 @@ impl Operation {
     pub fn moves(self) -> bool {
         matches!(self, Operation::Read | Operation::Write { .. } | Operation::WriteGranted { .. })
     }
-
-    /// Whether it changes what the volume has.
-    pub fn writes(self) -> bool {
-        self.moves() && self != Operation::Read || matches!(self, Operation::Discard | Operation::Zero)
-    }
 }
 
 impl RequestHeader {
