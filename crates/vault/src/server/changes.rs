@@ -87,10 +87,10 @@ impl Node {
             return answer(Status::Refused, why);
         }
         if let Alteration::Replace { old, new } = &change.what
-            && let Some(volume) = self.volume(&change.volume)
+            && self.volume(&change.volume).is_some()
         {
             let (old, new) = (old.clone(), new.clone());
-            return self.replace_later(keeper, (change.volume, volume), (old, new), answer);
+            return self.replace_later(keeper, change.volume, (old, new), answer);
         }
         let gone = match self.let_go(&change.volume) {
             Ok(gone) => gone,
@@ -140,13 +140,18 @@ impl Node {
     fn replace_later(
         self: &Arc<Self>,
         keeper: Arc<dyn Keeper>,
-        (name, volume): (String, Arc<Volume>),
+        name: String,
         (old, new): (String, String),
         answer: impl FnOnce(Status, String) + Send + 'static,
     ) {
         if !lock(&self.changing).insert(name.clone()) {
             return answer(Status::Refused, being_changed(&name));
         }
+        // From here on nobody else lets go of it.
+        let Some(volume) = self.volume(&name) else {
+            lock(&self.changing).remove(&name);
+            return answer(Status::Refused, being_changed(&name));
+        };
         let (node, its_name) = (self.clone(), name.clone());
         let run = move || {
             let done = match volume.take_device() {
@@ -201,14 +206,16 @@ impl Node {
     fn let_go(&self, name: &str) -> Result<Option<(Arc<Volume>, Option<Running>)>, Kept> {
         let now = self.clock.now();
         let mut attachments = lock(&self.attachments);
-        if lock(&self.changing).contains(name) {
+        // Until the end: a replacement begins without the attachments.
+        let mut changing = lock(&self.changing);
+        if changing.contains(name) {
             return Err(Kept::Because(being_changed(name)));
         }
         let Some(volume) = self.volume(name) else {
             if !lock(&self.failed).contains_key(name) {
                 return Err(Kept::Unknown);
             }
-            lock(&self.changing).insert(name.to_owned());
+            changing.insert(name.to_owned());
             return Ok(None);
         };
         attachments.retain(|_, other| !Arc::ptr_eq(&other.volume, &volume) || !other.is_gone(now, self.options.linger));
@@ -217,11 +224,11 @@ impl Node {
         if !users.is_empty() {
             return Err(Kept::Because(format!("{name} is in use by {}; detach it there first", users.join(", "))));
         }
-        lock(&self.changing).insert(name.to_owned());
+        changing.insert(name.to_owned());
         let mut volumes = lock(&self.volumes);
         volumes.remove(name);
         self.share_cache(&volumes);
-        drop((volumes, attachments));
+        drop((volumes, changing, attachments));
         let running = lock(&self.serving).as_mut().and_then(|serving| serving.running.remove(name));
         Ok(Some((volume, running)))
     }

@@ -293,7 +293,8 @@ impl Node {
 
     /// Whether it has a volume of this name, or has let go of it to be changed.
     pub fn serves(&self, name: &str) -> bool {
-        lock(&self.volumes).contains_key(name) || lock(&self.changing).contains(name)
+        let is_here = lock(&self.volumes).contains_key(name);
+        is_here || lock(&self.changing).contains(name)
     }
 
     /// What a client hears of a volume that the node does not have.
