@@ -10,6 +10,7 @@ use overside_memory::Buffer;
 use overside_verbs::VerbsError;
 use overside_verbs::watch::Watch;
 
+use crate::below::{self, Below};
 use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
 use crate::layout::{Concat, Layout, LayoutError, Piece, Stripes};
 use crate::slots::Slots;
@@ -19,7 +20,7 @@ use crate::slots::Slots;
 pub struct Array {
     layout: Layout,
     geometry: Geometry,
-    members: Vec<Member>,
+    members: Vec<Below<Box<dyn Device>>>,
     /// What callers asked for, and what of it each member has.
     parents: Slots<Parent>,
     children: Slots<Child>,
@@ -27,14 +28,6 @@ pub struct Array {
     done: Vec<Completion>,
     /// Empty between calls.
     pieces: Vec<Piece>,
-    polled: Vec<Completion>,
-}
-
-#[derive(Debug)]
-struct Member {
-    device: Box<dyn Device>,
-    /// What it has had no room for yet.
-    queue: VecDeque<Request>,
 }
 
 #[derive(Debug)]
@@ -113,25 +106,16 @@ impl Array {
         let lengths: Vec<u64> = of.iter().map(|geometry| geometry.bytes).collect();
         let layout = layout(&lengths, unit_bytes)?;
         let read_only = of.iter().any(|geometry| geometry.read_only);
-        let mut watch = None;
-        for (token, fd) in members.iter().enumerate().filter_map(|(token, member)| Some((token, member.fd()?))) {
-            let watch = match &mut watch {
-                Some(watch) => watch,
-                none => none.insert(Watch::new()?),
-            };
-            watch.add(fd, token as u64)?;
-        }
-        let member = |device| Member { device, queue: VecDeque::new() };
+        let watch = below::watch(members.iter().map(|member| &**member))?;
         Ok(Array {
             geometry: Geometry { bytes: layout.bytes(), unit_bytes, read_only },
             layout,
-            members: members.into_iter().map(member).collect(),
+            members: members.into_iter().map(Below::new).collect(),
             parents: Slots::default(),
             children: Slots::default(),
             watch,
             done: Vec::new(),
             pieces: Vec::new(),
-            polled: Vec::new(),
         })
     }
 
@@ -247,7 +231,7 @@ impl Array {
             parent.left += 1;
         }
         let tag = self.children.insert(Child { parent, part, member });
-        self.members[member].queue.push_back(Request { tag, work });
+        self.members[member].push(tag, work);
     }
 
     /// A member has ended its part.
@@ -290,16 +274,13 @@ impl Array {
 
     /// Hands the members what waits for them; whether any has ended something.
     fn turn(&mut self) -> bool {
-        let mut polled = std::mem::take(&mut self.polled);
-        for Member { device, queue } in &mut self.members {
-            if !queue.is_empty() {
-                device.submit(queue);
+        let mut found = false;
+        for member in 0..self.members.len() {
+            found |= self.members[member].turn();
+            while let Some(completion) = self.members[member].ended() {
+                self.ended(completion);
             }
-            device.poll(&mut polled);
         }
-        let found = !polled.is_empty();
-        polled.drain(..).for_each(|completion| self.ended(completion));
-        self.polled = polled;
         found
     }
 }
@@ -315,11 +296,7 @@ impl Device for Array {
         {
             self.take(request);
         }
-        for Member { device, queue } in &mut self.members {
-            if !queue.is_empty() {
-                device.submit(queue);
-            }
-        }
+        self.members.iter_mut().for_each(Below::submit);
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {

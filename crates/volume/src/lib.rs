@@ -12,6 +12,7 @@
 //! | [`Array`] | a device over devices: one behind the other, or in stripes |
 //! | [`Raid`] | the same where one device may be lost: mirrors, and stripes with a parity |
 //! | [`Sums`] | a device with a checksum of each block, kept on the device below |
+//! | [`Below`] | a device as one that lies over it has it |
 //! | [`Overlaps`] | which requests may be under way together |
 //! | [`Sectors`] | 512-byte sectors over a device with longer units |
 //! | [`Staged`] | requests whose bytes lie in several pieces of memory |
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod below;
 pub mod client;
 pub mod device;
 pub mod files;
@@ -40,6 +42,7 @@ mod wait;
 pub mod wire;
 
 pub use array::{Array, ArrayError};
+pub use below::Below;
 pub use device::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
 pub use memory::MemoryDevice;
 #[cfg(mutants)]

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use overside_memory::{Buffer, Bytes, Segment};
 
+use crate::below::Below;
 use crate::device::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work};
 use crate::overlaps::Overlaps;
 use crate::slots::Slots;
@@ -17,7 +18,7 @@ use crate::slots::Slots;
 /// through.
 #[derive(Debug)]
 pub struct Sectors<D> {
-    inner: D,
+    inner: Below<D>,
     geometry: Geometry,
     unit: u64,
     parents: Slots<Parent>,
@@ -26,9 +27,7 @@ pub struct Sectors<D> {
     /// change meanwhile.
     overlaps: Overlaps,
     admitted: Vec<u64>,
-    queue: VecDeque<Request>,
     done: Vec<Completion>,
-    polled: Vec<Completion>,
 }
 
 #[derive(Debug)]
@@ -90,25 +89,23 @@ impl<D: Device> Sectors<D> {
         Sectors {
             unit: geometry.unit_bytes,
             geometry: Geometry { unit_bytes, ..geometry },
-            inner,
+            inner: Below::new(inner),
             parents: Slots::default(),
             children: Slots::default(),
             overlaps: Overlaps::default(),
             admitted: Vec::new(),
-            queue: VecDeque::new(),
             done: Vec::new(),
-            polled: Vec::new(),
         }
     }
 
     /// The device under it.
     pub fn inner(&self) -> &D {
-        &self.inner
+        &self.inner.device
     }
 
     /// The device under it.
     pub fn inner_mut(&mut self) -> &mut D {
-        &mut self.inner
+        &mut self.inner.device
     }
 
     fn take(&mut self, request: Request) {
@@ -222,7 +219,7 @@ impl<D: Device> Sectors<D> {
             parent.left += 1;
         }
         let tag = self.children.insert(Child { parent, step });
-        self.queue.push_back(Request { tag, work });
+        self.inner.push(tag, work);
     }
 
     fn ended(&mut self, Completion { tag, work, result }: Completion) {
@@ -271,13 +268,10 @@ impl<D: Device> Sectors<D> {
         while let Some(id) = self.admitted.pop() {
             self.begin(id);
         }
-        if !self.queue.is_empty() {
-            self.inner.submit(&mut self.queue);
+        let found = self.inner.turn();
+        while let Some(completion) = self.inner.ended() {
+            self.ended(completion);
         }
-        let mut polled = std::mem::take(&mut self.polled);
-        let found = self.inner.poll(&mut polled) > 0;
-        polled.drain(..).for_each(|completion| self.ended(completion));
-        self.polled = polled;
         found
     }
 }
@@ -293,9 +287,7 @@ impl<D: Device> Device for Sectors<D> {
         {
             self.take(request);
         }
-        if !self.queue.is_empty() {
-            self.inner.submit(&mut self.queue);
-        }
+        self.inner.submit();
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
@@ -306,15 +298,15 @@ impl<D: Device> Device for Sectors<D> {
     }
 
     fn arm(&mut self) -> bool {
-        self.done.is_empty() && self.admitted.is_empty() && self.inner.arm()
+        self.done.is_empty() && self.admitted.is_empty() && self.inner.device.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
+        self.inner.device.fd()
     }
 
     fn due(&self) -> Option<Instant> {
-        self.inner.due()
+        self.inner.device.due()
     }
 }
 

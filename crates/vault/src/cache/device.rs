@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use overside_memory::Bytes;
-use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Overlaps, Request, Work};
+use overside_volume::{Below, Completion, Device, DeviceError, Geometry, Hint, Overlaps, Request, Work};
 
 use super::blocks::{BlockMemory, Pool, Private};
 use super::policy::{Policy, PolicyKind};
@@ -49,7 +49,7 @@ pub struct CacheStatistics {
 /// A cache over a device, and a device itself.
 #[derive(Debug)]
 pub struct Cache<D> {
-    below: D,
+    below: Below<D>,
     geometry: Geometry,
     block: u64,
     blocks_max: usize,
@@ -69,9 +69,7 @@ pub struct Cache<D> {
     steps: BTreeMap<u64, Step>,
     /// Blocks that are being read, by number.
     fills: BTreeMap<u64, Fill>,
-    queue: VecDeque<Request>,
     done: Vec<Completion>,
-    polled: Vec<Completion>,
 }
 
 #[derive(Debug)]
@@ -125,7 +123,7 @@ impl<D: Device> Cache<D> {
         }
         let blocks_max = blocks_of(options.bytes, block);
         Ok(Cache {
-            below,
+            below: Below::new(below),
             geometry,
             block,
             blocks_max,
@@ -141,15 +139,13 @@ impl<D: Device> Cache<D> {
             requests: BTreeMap::new(),
             steps: BTreeMap::new(),
             fills: BTreeMap::new(),
-            queue: VecDeque::new(),
             done: Vec::new(),
-            polled: Vec::new(),
         })
     }
 
     /// The device under it.
     pub fn below(&mut self) -> &mut D {
-        &mut self.below
+        &mut self.below.device
     }
 
     /// What went through it.
@@ -271,7 +267,7 @@ impl<D: Device> Cache<D> {
     fn pass(&mut self, id: u64, work: Work) {
         let tag = self.number();
         self.steps.insert(tag, Step::Passed(id));
-        self.queue.push_back(Request { tag, work });
+        self.below.push(tag, work);
     }
 
     fn read(&mut self, id: u64, at: u64, length: usize, mut into: overside_memory::Buffer) {
@@ -314,7 +310,7 @@ impl<D: Device> Cache<D> {
         let tag = self.number();
         self.steps.insert(tag, Step::Fill(block));
         let length = self.bytes_of(block) as usize;
-        self.queue.push_back(Request { tag, work: Work::Read { at: block * self.block, length, into } });
+        self.below.push(tag, Work::Read { at: block * self.block, length, into });
     }
 
     fn filled(&mut self, block: u64, bytes: Option<Bytes>, result: Result<(), DeviceError>) {
@@ -462,12 +458,8 @@ impl<D: Device> Cache<D> {
         while let Some(id) = self.admitted.pop() {
             self.begin(id);
         }
-        if !self.queue.is_empty() {
-            self.below.submit(&mut self.queue);
-        }
-        let mut polled = std::mem::take(&mut self.polled);
-        let found = self.below.poll(&mut polled) > 0;
-        for Completion { tag, work, result } in polled.drain(..) {
+        let found = self.below.turn();
+        while let Some(Completion { tag, work, result }) = self.below.ended() {
             match (self.steps.remove(&tag), work) {
                 (Some(Step::Passed(id)), work) => self.passed(id, work, result),
                 (Some(Step::Fill(block)), Work::Read { length, into, .. }) => match result {
@@ -480,7 +472,6 @@ impl<D: Device> Cache<D> {
                 _ => {}
             }
         }
-        self.polled = polled;
         found || !self.admitted.is_empty()
     }
 }
@@ -519,9 +510,7 @@ impl<D: Device> Device for Cache<D> {
         {
             self.take(request);
         }
-        if !self.queue.is_empty() {
-            self.below.submit(&mut self.queue);
-        }
+        self.below.submit();
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
@@ -533,15 +522,15 @@ impl<D: Device> Device for Cache<D> {
     }
 
     fn arm(&mut self) -> bool {
-        self.done.is_empty() && self.admitted.is_empty() && self.below.arm()
+        self.done.is_empty() && self.admitted.is_empty() && self.below.device.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.below.fd()
+        self.below.device.fd()
     }
 
     fn due(&self) -> Option<Instant> {
-        self.below.due()
+        self.below.device.due()
     }
 }
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Bytes, Segment};
 use overside_verbs::Clock;
 use overside_volume::files::{Command, ENTRY_BYTES, FILE_BYTES_MAX, IDS, PIECE_BYTES, Preset, SPACE_BYTES, file_at};
-use overside_volume::{Completion, Device, DeviceError, Geometry, Hint, Request, Sectors, Work};
+use overside_volume::{Below, Completion, Device, DeviceError, Geometry, Hint, Request, Sectors, Work};
 
 use journal::{Header, SECTOR};
 use table::{Change, Table};
@@ -33,7 +33,7 @@ use table::{Change, Table};
 /// Files over a device. Unlike other devices its units are bytes.
 #[derive(Debug)]
 pub struct Files<D> {
-    inner: Sectors<D>,
+    inner: Below<Sectors<D>>,
     geometry: Geometry,
     header: Header,
     table: Table,
@@ -53,9 +53,7 @@ pub struct Files<D> {
     current: Option<Current>,
     /// What waits while chunks are given back.
     held: VecDeque<Request>,
-    queue: VecDeque<Request>,
     done: Vec<Completion>,
-    polled: Vec<Completion>,
 }
 
 #[derive(Debug)]
@@ -125,7 +123,7 @@ impl<D: Device> Files<D> {
         }
         Ok(Files {
             geometry: Geometry { bytes: SPACE_BYTES, unit_bytes: 1, read_only: inner.geometry().read_only },
-            inner,
+            inner: Below::new(inner),
             header,
             table,
             number,
@@ -136,9 +134,7 @@ impl<D: Device> Files<D> {
             changes: VecDeque::new(),
             current: None,
             held: VecDeque::new(),
-            queue: VecDeque::new(),
             done: Vec::new(),
-            polled: Vec::new(),
         })
     }
 
@@ -155,12 +151,12 @@ impl<D: Device> Files<D> {
 
     /// The device under it.
     pub fn under(&self) -> &D {
-        self.inner.inner()
+        self.inner.device.inner()
     }
 
     /// The device under it.
     pub fn under_mut(&mut self) -> &mut D {
-        self.inner.inner_mut()
+        self.inner.device.inner_mut()
     }
 
     fn take(&mut self, mut request: Request) {
@@ -176,7 +172,7 @@ impl<D: Device> Files<D> {
         let result = match &mut request.work {
             // Nobody will use any of it for now: what lies below is let go of.
             Work::Hint { at: 0, length, hint: Hint::DontNeed } if *length == self.geometry.bytes => {
-                *length = self.inner.geometry().bytes;
+                *length = self.inner.device.geometry().bytes;
                 return self.pass(request, 0);
             }
             Work::Hint { .. } => Ok(()),
@@ -258,7 +254,7 @@ impl<D: Device> Files<D> {
         let tag = self.next;
         self.next += 1;
         self.passed.insert(tag, passed);
-        self.queue.push_back(Request { tag, work });
+        self.inner.push(tag, work);
     }
 
     /// Begins the next change, if it may. Whether it did.
@@ -455,7 +451,7 @@ impl<D: Device> Files<D> {
                 let tag = self.next;
                 self.next += 1;
                 current.tag = Some(tag);
-                self.queue.push_back(Request { tag, work });
+                self.inner.push(tag, work);
                 self.current = Some(current);
             }
             Err(error) => self.done.push(current.request.ended(Err(error))),
@@ -528,13 +524,10 @@ impl<D: Device> Files<D> {
             self.take(request);
             found = true;
         }
-        if !self.queue.is_empty() {
-            self.inner.submit(&mut self.queue);
+        found |= self.inner.turn();
+        while let Some(completion) = self.inner.ended() {
+            self.ended(completion);
         }
-        let mut polled = std::mem::take(&mut self.polled);
-        found |= self.inner.poll(&mut polled) > 0;
-        polled.drain(..).for_each(|completion| self.ended(completion));
-        self.polled = polled;
         found
     }
 }
@@ -551,9 +544,7 @@ impl<D: Device> Device for Files<D> {
             if self.is_closed() || !self.held.is_empty() { self.held.push_back(request) } else { self.take(request) }
         }
         while self.begin() || self.step() {}
-        if !self.queue.is_empty() {
-            self.inner.submit(&mut self.queue);
-        }
+        self.inner.submit();
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
@@ -564,15 +555,15 @@ impl<D: Device> Device for Files<D> {
     }
 
     fn arm(&mut self) -> bool {
-        self.done.is_empty() && self.inner.arm()
+        self.done.is_empty() && self.inner.device.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
+        self.inner.device.fd()
     }
 
     fn due(&self) -> Option<Instant> {
-        self.inner.due()
+        self.inner.device.due()
     }
 }
 

@@ -1,11 +1,11 @@
 //! The members of an array: how each stands, and who hears of it.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::device::{Device, Request};
+use crate::below::Below;
+use crate::device::Device;
 
 /// Whether a member has what it should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,17 +102,10 @@ impl fmt::Debug for OnChange {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) device: Box<dyn Device>,
-    /// What it has had no room for yet.
-    pub(super) queue: VecDeque<Request>,
-}
-
 /// All of them, by number. Sets of them are the bits of a word.
 #[derive(Debug)]
 pub(super) struct Members {
-    pub(super) all: Vec<Member>,
+    pub(super) all: Vec<Below<Box<dyn Device>>>,
     stale: u64,
     /// Of the stale ones: it gets what is written, and what it missed.
     resyncing: u64,
@@ -123,7 +116,7 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn new(devices: Vec<Box<dyn Device>>) -> Members {
-        let all = devices.into_iter().map(|device| Member { device, queue: VecDeque::new() }).collect();
+        let all = devices.into_iter().map(Below::new).collect();
         Members { all, stale: 0, resyncing: 0, absent: 0, health: Health::default() }
     }
 

@@ -37,6 +37,7 @@ use overside_verbs::watch::Watch;
 use overside_verbs::{Clock, VerbsError};
 
 use crate::array::ArrayError;
+use crate::below;
 use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
 use crate::intents::{self, Intents};
 use crate::layout::{Layout, LayoutError, Mirror, Parity, Piece};
@@ -97,7 +98,6 @@ pub struct Raid {
     scratch: Vec<Buffer>,
     zeros: Option<Bytes>,
     done: Vec<Completion>,
-    polled: Vec<Completion>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,6 @@ impl Raid {
             scratch: Vec::new(),
             zeros: None,
             done: Vec::new(),
-            polled: Vec::new(),
         };
         raid.watch_all()?;
         Ok(raid)
@@ -216,15 +215,7 @@ impl Raid {
     fn watch_all(&mut self) -> Result<(), VerbsError> {
         let store = self.intents.as_ref().map(|intents| &intents.store);
         let devices = self.members.all.iter().map(|member| &member.device).chain(store);
-        let mut watch = None;
-        for (token, fd) in devices.enumerate().filter_map(|(token, device)| Some((token, device.fd()?))) {
-            let watch = match &mut watch {
-                Some(watch) => watch,
-                none => none.insert(Watch::new()?),
-            };
-            watch.add(fd, token as u64)?;
-        }
-        self.watch = watch;
+        self.watch = below::watch(devices.map(|device| &**device))?;
         Ok(())
     }
 
@@ -624,16 +615,12 @@ impl Raid {
         self.begin_rows();
         found |= self.begin_background();
         found |= self.close();
-        let mut polled = std::mem::take(&mut self.polled);
-        for member in &mut self.members.all {
-            if !member.queue.is_empty() {
-                member.device.submit(&mut member.queue);
+        for member in 0..self.members.len() {
+            found |= self.members.all[member].turn();
+            while let Some(completion) = self.members.all[member].ended() {
+                self.child_ended(completion);
             }
-            member.device.poll(&mut polled);
         }
-        found |= !polled.is_empty();
-        polled.drain(..).for_each(|completion| self.child_ended(completion));
-        self.polled = polled;
         found | self.turn_store()
     }
 

@@ -116,7 +116,7 @@ impl Raid {
             task.left += 1;
         }
         let tag = self.children.insert(Child { task, member, source });
-        self.members.all[member].queue.push_back(Request { tag, work });
+        self.members.all[member].push(tag, work);
     }
 
     /// Cuts a request into tasks.

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Bytes};
 use overside_verbs::Clock;
 
+use crate::below::Below;
 use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
 use crate::intents::{self, Image, Intents, get, put};
 use crate::mutant::mutant;
@@ -51,7 +52,7 @@ pub struct SumPlaces {
 /// A device with a checksum of each block.
 #[derive(Debug)]
 pub struct Sums {
-    inner: Box<dyn Device>,
+    inner: Below<Box<dyn Device>>,
     places: SumPlaces,
     geometry: Geometry,
     clock: Arc<dyn Clock>,
@@ -64,7 +65,6 @@ pub struct Sums {
     /// What writes to regions that are not noted yet.
     claiming: Vec<u64>,
     /// For the device below.
-    queue: VecDeque<Request>,
     /// Bytes whose sums say nothing.
     unverified: Ranges,
     /// Where they are summed next.
@@ -80,7 +80,6 @@ pub struct Sums {
     closing: Vec<u64>,
     sum_of_zeros: u32,
     done: Vec<Completion>,
-    polled: Vec<Completion>,
 }
 
 #[derive(Debug)]
@@ -199,7 +198,7 @@ impl Sums {
         }
         let clean_at = Some(clock.now() + CLEAN_AFTER);
         Ok(Sums {
-            inner,
+            inner: Below::new(inner),
             places,
             geometry: Geometry { bytes: places.bytes, unit_bytes: BLOCK as u64, read_only: below.read_only },
             clock,
@@ -210,7 +209,6 @@ impl Sums {
             overlaps: Overlaps::default(),
             admitted: Vec::new(),
             claiming: Vec::new(),
-            queue: VecDeque::new(),
             unverified,
             resum_from: 0,
             resums: false,
@@ -221,7 +219,6 @@ impl Sums {
             closing: Vec::new(),
             sum_of_zeros: crc32c::crc32c(&[0; BLOCK]),
             done: Vec::new(),
-            polled: Vec::new(),
         })
     }
 
@@ -309,7 +306,7 @@ impl Sums {
 
     fn push(&mut self, step: Step, work: Work) {
         let tag = self.steps.insert(step);
-        self.queue.push_back(Request { tag, work });
+        self.inner.push(tag, work);
     }
 
     fn push_part(&mut self, id: u64, work: Work) {
@@ -683,13 +680,10 @@ impl Sums {
             Some(Err(error)) => self.claimed(Err(error)),
             _ => {}
         }
-        if !self.queue.is_empty() {
-            self.inner.submit(&mut self.queue);
+        found |= self.inner.turn();
+        while let Some(completion) = self.inner.ended() {
+            self.below_ended(completion);
         }
-        let mut polled = std::mem::take(&mut self.polled);
-        found |= self.inner.poll(&mut polled) > 0;
-        polled.drain(..).for_each(|completion| self.below_ended(completion));
-        self.polled = polled;
         found
     }
 }
@@ -735,17 +729,17 @@ impl Device for Sums {
     }
 
     fn arm(&mut self) -> bool {
-        self.done.is_empty() && self.admitted.is_empty() && self.inner.arm()
+        self.done.is_empty() && self.admitted.is_empty() && self.inner.device.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
+        self.inner.device.fd()
     }
 
     fn due(&self) -> Option<Instant> {
         let clean = self.clean_at.filter(|_| self.clean.is_none());
         let resum = self.retry_at.filter(|_| !self.resums && !self.unverified.is_empty());
-        [clean, resum, self.inner.due()].into_iter().flatten().min()
+        [clean, resum, self.inner.device.due()].into_iter().flatten().min()
     }
 }
 
