@@ -20,6 +20,13 @@ pub(super) const GOALS: &Goals = &Goals {
 
 pub(super) const RULES: &[Rule] = &[
     rule("VI-C44", &[part("the database's share, attached", share("the database's share: attached"), AtMost(0.4))]),
+    optional(
+        "VI-C46",
+        &[
+            part("the client's share, attached over wDSA", CLIENT_OVER_WDSA, AtMost(1.0)),
+            part("the kernel's and the client's share, wDSA over attached", WDSA_OVER_ATTACHED, AtLeast(1.0)),
+        ],
+    ),
     // Within three points of what the paper has.
     rule("VI-C47", &[part("transactions/s over local", OVER_LOCAL, Within(0.95, 1.01))]),
     rule("VI-C48", &[part("a third of the disks: transactions/s over local", OVER_LOCAL, AtLeast(0.95))]),
@@ -39,6 +46,14 @@ pub(super) const RULES: &[Rule] = &[
 const BATCHED: &str = "registered by 1,000 over each time: transactions/s";
 const BY_1000_OVER_EACH: Of =
     Of::Curves(Recorded, "transactions/s: registered by 1,000", "transactions/s: registered each time", ANYWHERE);
+
+const CLIENT_OVER_WDSA: Of = Of::Curves(Recorded, "the client's share: attached", "the client's share: wDSA", ANYWHERE);
+const WDSA_OVER_ATTACHED: Of = Of::Curves(
+    Recorded,
+    "the kernel's and the client's share: wDSA",
+    "the kernel's and the client's share: attached",
+    ANYWHERE,
+);
 
 const OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: attached", "transactions/s: local", ANYWHERE);
 const WDSA_OVER_LOCAL: Of = Of::Curves(Recorded, "transactions/s: wDSA", "transactions/s: local", ANYWHERE);

@@ -691,6 +691,23 @@ fn transactions_that_batches_of_deregistrations_slow_down_differ() {
     assert!(lacks.iter().filter(|one| ["VI-C50", "VI-C10"].contains(&one.claim)).all(|one| one.lacks().is_some()));
 }
 
+/// Both halves are asked: who works least in the client, and who most in it and the kernel.
+#[test]
+fn a_database_whose_own_client_costs_less_than_the_kernels_differs() {
+    let said = |attached: [f64; 2], wdsa: [f64; 2]| {
+        let share = |what: &str, side: &str, value: f64| json!({"series": format!("{what}: {side}"), "x": 0, "rounds": {"value": vec![value; 5]}});
+        let of = |side, [client, both]: [f64; 2]| {
+            [share("the client's share", side, client), share("the kernel's and the client's share", side, both)]
+        };
+        let all = [of("attached", attached), of("wDSA", wdsa)].concat();
+        let judged = judge(&json!({"figure": "oltp", "measured": all})).unwrap();
+        judged.iter().find(|one| one.claim == "VI-C46").unwrap().verdict
+    };
+    assert_eq!(said([0.02, 0.4], [0.1, 0.6]), Says::Agrees);
+    assert_eq!(said([0.1, 0.4], [0.02, 0.6]), Says::Differs);
+    assert_eq!(said([0.02, 0.6], [0.1, 0.4]), Says::Differs);
+}
+
 /// Each client of a database has a bar of its own, and one that was not measured has none.
 #[test]
 fn a_database_that_a_client_slows_down_misses_its_bar() {

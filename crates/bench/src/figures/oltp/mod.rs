@@ -2,6 +2,7 @@
 //! beside the same on a disk of its own (figures 7 and 8 of vi-attached-storage).
 
 mod files;
+mod layers;
 pub(super) mod place;
 mod tpcc;
 
@@ -11,15 +12,16 @@ use super::{
     durability::folder,
     figure::{Figure, Table, shown},
     sockets::{
-        keeper::{Keeper, Order, TICK_NS, reaped, tree},
+        keeper::{Keeper, Order, TICK_NS},
         postgresql::{account, programs},
     },
 };
 use crate::{
-    measure::{Ratio, Split, Spread, Switches, alternate},
+    measure::{Ratio, Spread, Switches, alternate},
     svg::Group,
 };
 use anyhow::{Context, Result, ensure};
+use layers::{Layers, Sampling, Who};
 use overside::volume::wire::Counts;
 use place::{ControlGroup, Mounted, program_at};
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,7 +58,9 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     }
     fs::remove_dir_all(&data)?;
     let mut figure = Figure::new("oltp", "shm", "TPC-C on an Attached Volume");
-    let lost = rounds(setting, &mut figure, &mut keeper, &tpcc, &databases)?;
+    let looked = layers::try_out(keeper.folder());
+    let lost = rounds(setting, &mut figure, &mut keeper, (&tpcc, looked.is_ok()), &databases)?;
+    absent.extend(looked.err().map(|error| format!("shares of processor time: {error:#}")));
     let whole = if lost.is_some() { WDSA_AT } else { databases.all.len() };
     absent.extend(lost.map(|error| format!("{error:#}")));
     for database in databases.all.iter().take(whole) {
@@ -301,7 +305,8 @@ fn folder_bytes(folder: &Path) -> Result<u64> {
 /// What a round of a side came to.
 struct Round {
     done: Done,
-    shares: Shares,
+    /// None where nobody may look.
+    layers: Option<Layers>,
     /// All that the machine did, for a transaction.
     cpu_ns: f64,
     /// Of the node's cache, and of the requests that it got.
@@ -309,54 +314,6 @@ struct Round {
     reads: f64,
     /// Of the attaching process, for a request.
     wake_ups: f64,
-}
-
-/// Of the host's processor time without the node's and the terminals'.
-#[derive(Clone, Copy, Default)]
-struct Shares {
-    database: f64,
-    kernel: f64,
-    attached: f64,
-}
-
-/// Processor time so far, in ticks.
-struct Used {
-    all: u64,
-    database: Split,
-    attached: Split,
-    node: Split,
-    terminals: Split,
-}
-
-impl Used {
-    fn now(keeper: &Keeper, of: &Database) -> Result<Used> {
-        let all = busy(&fs::read_to_string("/proc/stat")?).context("the kernel does not say how busy it is")?;
-        let (database, attached) = (tree(of.process), of.attached.map(tree).unwrap_or_default());
-        let node = of.node.as_ref().map(|node| tree(node.process)).unwrap_or_default();
-        Ok(Used { all, database, attached, node, terminals: reaped(keeper.process()) })
-    }
-
-    fn since(&self, before: &Used) -> Used {
-        Used {
-            all: self.all.saturating_sub(before.all),
-            database: self.database.since(before.database),
-            attached: self.attached.since(before.attached),
-            node: self.node.since(before.node),
-            terminals: self.terminals.since(before.terminals),
-        }
-    }
-
-    fn shares(&self) -> Shares {
-        let host = self.all.saturating_sub(self.node.total() + self.terminals.total()).max(1) as f64;
-        // What no process is said to have done is the kernel's, too: interrupts, and its own threads.
-        let processes = self.database.total() + self.attached.total();
-        let kernel = (host - processes as f64).max(0.0) + (self.database.system + self.attached.system) as f64;
-        Shares {
-            database: self.database.user as f64 / host,
-            kernel: kernel / host,
-            attached: self.attached.user as f64 / host,
-        }
-    }
 }
 
 /// Ticks in which the machine did anything, from `/proc/stat`.
@@ -373,7 +330,7 @@ fn rounds(
     setting: &Setting<'_>,
     figure: &mut Figure,
     keeper: &mut Keeper,
-    tpcc: &Tpcc,
+    (tpcc, may_look): (&Tpcc, bool),
     databases: &Databases,
 ) -> Result<Option<anyhow::Error>> {
     let (rounds, seconds) = if setting.quick { (3, 4) } else { (setting.rounds(), 10) };
@@ -387,7 +344,7 @@ fn rounds(
         if *name == WDSA && lost.is_some() {
             return Ok(None);
         }
-        match round(keeper, tpcc, &databases.all[*at], *disks, seconds).with_context(|| *name) {
+        match round(keeper, tpcc, (&databases.all[*at], *disks), seconds, may_look).with_context(|| *name) {
             Err(error) if *name == WDSA => {
                 // What it still does would be in the way of the others.
                 databases.all[*at].disks.iter().for_each(|(group, _)| group.kill());
@@ -407,22 +364,30 @@ fn rounds(
         record("transactions/s", &|round| round.done.per_s);
         record("new orders/min", &|round| round.done.new_orders_per_s * 60.0);
         record("CPU ns of a transaction", &|round| round.cpu_ns);
-        record("the database's share", &|round| round.shares.database);
-        record("the kernel's share", &|round| round.shares.kernel);
         if attached.is_some() {
-            record("the attaching process' share", &|round| round.shares.attached);
             record("wake-ups of the attaching process for a request", &|round| round.wake_ups);
         }
         if node.is_some() {
             record("hits of the node's cache", &|round| round.hits);
             record("reads among requests", &|round| round.reads);
         }
+        if let Some(layers) = rounds.iter().map(|round| round.layers).collect::<Option<Vec<_>>>() {
+            for (what, share) in LAYERS {
+                figure.record(format!("{what}: {name}"), 0, layers.iter().skip(1).map(share).collect());
+            }
+        }
     }
     Ok(lost)
 }
 
 /// So many disks, and terminals for so long.
-fn round(keeper: &mut Keeper, tpcc: &Tpcc, database: &Database, disks: u64, seconds: u64) -> Result<Round> {
+fn round(
+    keeper: &mut Keeper,
+    tpcc: &Tpcc,
+    (database, disks): (&Database, u64),
+    seconds: u64,
+    may_look: bool,
+) -> Result<Round> {
     let hold = |a_second: u64| database.disks.iter().try_for_each(|(group, device)| group.disk(device, a_second));
     // What is not measured need not wait: a file on a volume is written page by page.
     hold(UNHELD)?;
@@ -431,17 +396,23 @@ fn round(keeper: &mut Keeper, tpcc: &Tpcc, database: &Database, disks: u64, seco
     let counts = |keeper: &mut Keeper| database.node.as_ref().map_or(Ok(Counts::default()), |node| node.counts(keeper));
     let counted = counts(keeper)?;
     let slept = || database.attached.map(Switches::of).transpose();
-    let (before, slept_before) = (Used::now(keeper, database)?, slept()?);
+    let all = || busy(&fs::read_to_string("/proc/stat")?).context("the kernel does not say how busy it is");
+    let sampling = may_look.then(|| Sampling::start(keeper.folder())).transpose()?;
+    let (before, slept_before) = (all()?, slept()?);
     let done = tpcc.run(keeper, database.port, seconds)?;
-    let (used, slept_after) = (Used::now(keeper, database)?.since(&before), slept()?);
+    let (used, slept_after) = (all()?.saturating_sub(before), slept()?);
+    let apart: Vec<u32> = database.node.iter().map(|node| node.process).chain([std::process::id()]).collect();
+    let who = Who { attached: database.attached, apart: &apart };
+    // Transactions count without it, too.
+    let layers = sampling.and_then(|sampling| sampling.end(who).ok());
     let after = counts(keeper)?;
     let wake_ups = slept_after.zip(slept_before).map_or(0, |(after, before)| after.since(before));
     let requests = (after.reads - counted.reads) + (after.writes - counted.writes);
     let share = |part: u64, other: u64| part as f64 / (part + other).max(1) as f64;
     Ok(Round {
         done,
-        shares: used.shares(),
-        cpu_ns: (used.all * TICK_NS) as f64 / done.transactions.max(1) as f64,
+        layers,
+        cpu_ns: (used * TICK_NS) as f64 / done.transactions.max(1) as f64,
         hits: share(after.hits - counted.hits, after.misses - counted.misses),
         reads: share(after.reads - counted.reads, after.writes - counted.writes),
         wake_ups: wake_ups as f64 / requests.max(1) as f64,
@@ -462,7 +433,8 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
          and {SHARED} elsewhere; sessions of its processes with the node may take {} MiB more. \
          A disk is {A_DISK} reads and as many writes a second, held by the kernel's \
          control groups alike on both sides. Each side begins a round with nothing to be written. Shares are of the host's processor time \
-         without the node's and the terminals'. At the end every database that was measured keeps TPC-C's conditions 1 to 4.{absent}",
+         without the node's and the terminals', by the function in which <code>perf</code> finds a processor: <i>locks</i> are taken or waited for \
+         by anybody, the kernel included; the <i>client</i> is DSA with what brings requests to it; the <i>transport</i> carries its messages. At the end every database that was measured keeps TPC-C's conditions 1 to 4.{absent}",
         bytes >> 20,
         tpcc::TERMINALS,
         MEMORY >> 20,
@@ -470,6 +442,11 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
         files::SHARED,
         files::SESSIONS >> 20
     );
+    draw(figure);
+}
+
+/// The table and the chart, of the sides that were measured.
+fn draw(figure: &mut Figure) {
     let measured = |name: &&str| !figure.values_of(&format!("transactions/s: {name}")).is_empty();
     let sides: Vec<&str> = SIDES.iter().map(|(name, ..)| *name).filter(measured).collect();
     let local = figure.values_of("transactions/s: local").to_vec();
@@ -484,9 +461,12 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
             shown(Ratio::paired(figure.values_of(&format!("transactions/s: {name}")), &local)),
             median("new orders/min", 1.0, 0),
             median("CPU ns of a transaction", 1e-3, 0),
-            median("the database's share", 100.0, 0),
-            median("the kernel's share", 100.0, 0),
-            median("the attaching process' share", 100.0, 0),
+            median(LAYERS[0].0, 100.0, 0),
+            median(LAYERS[1].0, 100.0, 0),
+            median(LAYERS[2].0, 100.0, 0),
+            median(LAYERS[3].0, 100.0, 1),
+            median(LAYERS[4].0, 100.0, 1),
+            median(LAYERS[5].0, 100.0, 0),
             median("wake-ups of the attaching process for a request", 1.0, 2),
             median("hits of the node's cache", 100.0, 0),
             median("reads among requests", 100.0, 0),
@@ -500,7 +480,10 @@ fn tell(figure: &mut Figure, warehouses: u32, bytes: u64, absent: &[String]) {
         "CPU µs each",
         "database %",
         "kernel %",
-        "attaching %",
+        "locks %",
+        "client %",
+        "transport %",
+        "rest %",
         "wake-ups a request",
         "hits %",
         "reads %",
@@ -534,6 +517,17 @@ const STEPS: [&str; 3] = ["auto", "each", "regions"];
 const STEP_NAMES: [&str; 2] = ["registered each time", "registered by 1,000"];
 const WDSA: &str = "wDSA";
 const WDSA_AT: usize = 4;
+type Share = fn(&Layers) -> f64;
+/// Of the host's processor time.
+const LAYERS: [(&str, Share); 7] = [
+    ("the database's share", |layers| layers.database),
+    ("the kernel's share", |layers| layers.kernel),
+    ("the locks' share", |layers| layers.locks),
+    ("the client's share", |layers| layers.client),
+    ("the transport's share", |layers| layers.transport),
+    ("the rest's share", |layers| layers.rest),
+    ("the kernel's and the client's share", |layers| layers.kernel + layers.client),
+];
 /// A node that makes its volume first: what it lies on, where, and how it is found; bytes of its
 /// cache, and what else the volume is.
 const NODE: &str = r#""$0" volume create db --size "$1" --on "$2/member" --home "$2/home" $5 >&2
@@ -582,19 +576,5 @@ mod tests {
         let said = "warning\n{\"attached\": \"shm:a/db\", \"device\": \"/dev/loop0\"}\n{\"ended\": {\"granted\": 500, \"deregistrations\": 2}}\n";
         assert_eq!(ended_of(said), Some((500, 2)));
         assert_eq!(ended_of("{\"attached\": \"shm:a/db\"}\n"), None, "one that was killed counts nothing");
-    }
-
-    #[test]
-    fn what_nobody_did_is_the_kernels() {
-        let split = |user, system| Split { user, system };
-        let used = Used {
-            all: 150,
-            database: split(40, 20),
-            attached: split(5, 15),
-            node: split(20, 10),
-            terminals: split(15, 5),
-        };
-        let shares = used.shares();
-        assert_eq!((shares.database, shares.attached, shares.kernel), (0.4, 0.05, 0.55));
     }
 }

@@ -322,11 +322,6 @@ fn run(command: &mut Command, line: &UnixStream) -> Result<Ended> {
 
 /// Processor time of a process and of all that it has started, ended or not, in nanoseconds.
 pub fn tree_ns(root: u32) -> u64 {
-    tree(root).total() * TICK_NS
-}
-
-/// The same, by mode.
-pub(in crate::figures) fn tree(root: u32) -> Split {
     let all = everybody();
     let mut tree = vec![root];
     let mut at = 0;
@@ -334,13 +329,8 @@ pub(in crate::figures) fn tree(root: u32) -> Split {
         tree.extend(all.iter().filter(|times| times.parent == parent).map(|times| times.process));
         at += 1;
     }
-    let own = all.iter().filter(|times| tree.contains(&times.process)).flat_map(|times| [times.own, times.reaped]);
-    own.fold(Split::default(), |sum, one| Split { user: sum.user + one.user, system: sum.system + one.system })
-}
-
-/// Of those alone that a process has started and that have ended.
-pub(in crate::figures) fn reaped(process: u32) -> Split {
-    Times::of(process).map_or(Split::default(), |times| times.reaped)
+    let own = all.iter().filter(|times| tree.contains(&times.process));
+    own.map(|times| (times.own.total() + times.reaped.total()) * TICK_NS).sum()
 }
 
 /// Every process there is.
