@@ -2,9 +2,9 @@
 //! examples.
 
 pub(super) const OVERVIEW: &str = "\
-Your own file, from another process: one terminal serves,
+Your own file, from another process. One terminal serves:
   overside serve --listen shm:mine
-and another, once that says that it listens, loads and scans:
+Another one, once the first says that it listens, loads and scans:
   overside load shm:mine trips trips.parquet --key id
   overside scan shm:mine trips --from 1000 --to 2000 --out part.csv
 
@@ -33,8 +33,8 @@ Prints a table and what of the papers' claims holds here, and writes a report th
 A full run takes some minutes a figure; --quick all of them a few. Other programs disturb it.
 Ctrl-C leaves no process and no memory behind.
 
-`overside help figures` says what each figure shows. Two of them, oltp and targets, want root and
-programs that are installed, and are not part of all.
+`overside help figures` says what each figure shows. Two of them, oltp and targets, need root and
+other programs, and are not part of all.
 
 With two hosts, `receive` waits on one of them, and --to sends a figure's bytes there from the
 other.";
@@ -53,10 +53,11 @@ Examples:
   overside bench transmit --to tcp:10.0.0.2:7000 --key-file key";
 
 pub(super) const RUN: &str = "\
-Run a program that knows nothing of Overside. Its stream sockets (TCP and Unix) go over shared
-memory after the first few messages, where the other end is a program that runs so too, on this host
-and by the same user. All others go through the kernel, as ever. `overside help environment` has the
-variable that lets TCP connections between hosts go over RDMA.
+Run an unmodified program. Its stream sockets (TCP and Unix) go over shared memory after the first
+few messages, if the other end also runs under `overside run`, on this host and as the same user.
+All others go through the kernel, as ever. `overside help environment` has the variable that lets
+TCP connections between hosts go over RDMA. With --volume the program's data files lie on a volume;
+docs/guide/files.md leads through it.
 
 The program keeps its real sockets. What is not covered brings a connection back to them: fork,
 exec, passing the descriptor on, and what docs/reference/sockets.md lists.
@@ -116,16 +117,16 @@ Examples:
   overside describe shm:mine trips --json";
 
 pub(super) const DROP: &str = "\
-Drop a table with all its rows. On a terminal it asks before; elsewhere it wants --yes. A server
-that keeps its tables in a directory has dropped it for good once this command says so.";
+Drop a table with all its rows. On a terminal it asks first; elsewhere it needs --yes. With `serve
+--data` the table is dropped for good once this command says so.";
 pub(super) const DROP_EXAMPLES: &str = "\
 Examples:
   overside drop shm:mine trips
   overside drop shm:mine trips --yes";
 
 pub(super) const COMPLETIONS: &str = "\
-Print a script that completes this command's names and flags in a shell, to be put where the shell
-looks for such scripts.";
+Print a script that completes this command's names and flags in a shell, for the folder in which
+the shell looks for such scripts.";
 pub(super) const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   overside completions bash > ~/.local/share/bash-completion/completions/overside

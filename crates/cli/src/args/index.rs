@@ -58,6 +58,3 @@ const DROP: &str = "Drop an index. Scans that are reading through it come to the
 const DROP_EXAMPLES: &str = "\
 Examples:
   overside index drop shm:mine trips street";
-
-#[cfg(test)]
-pub(super) const ALL_EXAMPLES: [&str; 3] = [INDEX_EXAMPLES, CREATE_EXAMPLES, DROP_EXAMPLES];

@@ -9,11 +9,11 @@ use overside::Transport;
 /// Which provider, and which device of it.
 #[derive(Clone, Debug, Args)]
 pub struct Over {
-    /// Which provider to go over.
+    /// The transport between the processes.
     #[arg(long, value_name = "TRANSPORT", default_value = Transport::names().next(), value_parser = PossibleValuesParser::new(Transport::names()))]
     pub over: String,
-    /// Which RDMA device, as `overside devices` names it; unless said the first with an active port
-    /// (--over rdma).
+    /// With --over rdma: the device, as `overside devices` names it. By default the first with an
+    /// active port.
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
 }

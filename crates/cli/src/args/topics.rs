@@ -78,7 +78,8 @@ Where a server listens, and where its clients connect:
   rdma:HOST:PORT    the same over an RDMA device; `overside devices` shows whether there is one
 
 `overside serve` and `overside volume serve` take --listen several times: a server may listen at all
-kinds of addresses at once. It says where once it listens, and a port of 0 becomes a free one.
+kinds of addresses at once. It says where when it listens. NAME has up to 64 letters, digits, `-`,
+`_` and `.`; PORT is from 1 to 65535.
 
 A volume is named with its node: ADDR/NAME, for example shm:vault/pg.
 
@@ -146,12 +147,12 @@ What `overside bench FIGURE` measures; `all` is all of them but the last two.
   oltp         TPC-C on PostgreSQL, whose disk is a volume or its own
   targets      a volume, nbdkit, qemu-nbd, tgt and a file, in memory and on a disk
 
-The last two want root and programs that are installed. Between two hosts (--to, and `receive` on
+The last two need root and other programs. Between two hosts (--to, and `receive` on
 the other one) there are verbs, transmit, delta, consolidate, shuffle, projection, regret and
 messages.";
 
 const KEYS: &str = "\
-A server that other hosts can reach wants a key: a file of 32 random bytes or more that its owner
+A server that other hosts can reach needs a key: a file of 32 random bytes or more that its owner
 alone can read. Make it once, and copy it to the other hosts by a way that you trust:
 
   head -c 32 /dev/urandom > key; chmod 600 key

@@ -18,43 +18,43 @@ pub struct Volume {
 /// What can be done with volumes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume of files or memory.
+    /// Make a volume of files, memory or other nodes' volumes.
     #[command(long_about = CREATE, after_long_help = CREATE_EXAMPLES)]
     Create(Create),
     /// Serve this host's volumes until Ctrl-C.
     #[command(long_about = SERVE, after_long_help = SERVE_EXAMPLES)]
     Serve(ServeVolumes),
-    /// Show which volumes a node has, a line each.
+    /// List a node's volumes.
     #[command(long_about = LIST, after_long_help = LIST_EXAMPLES)]
     List(At),
-    /// Show how volumes do: their state, members, clients and requests.
+    /// Show the state of volumes, their members, clients and requests.
     #[command(long_about = STATUS, after_long_help = STATUS_EXAMPLES)]
     Status(VolumeStatus),
     /// Measure how fast a volume is, and whether it keeps every byte.
     #[command(long_about = BENCH, after_long_help = BENCH_EXAMPLES)]
     Bench(BenchVolume),
-    /// Make a node's volume usable by programs that know nothing of it, until Ctrl-C.
+    /// Make a volume a disk or a file of this host, until Ctrl-C.
     #[command(long_about = ATTACH, after_long_help = ATTACH_EXAMPLES)]
     Attach(Attach),
-    /// Bring members up to date that have missed writes, while no node serves the volume.
+    /// Bring members that missed writes up to date, while no node serves the volume.
     #[command(long_about = REPAIR, after_long_help = REPAIR_EXAMPLES)]
     Repair(RepairVolume),
-    /// Read every member of a volume that is served, and name what is not as it was written.
+    /// Check every byte of a served volume, on each of its members.
     #[command(long_about = CHECK, after_long_help = CHECK_EXAMPLES)]
     Check(CheckVolume),
-    /// Record which bytes a volume's programs ask for, or see what each cache policy makes of that.
+    /// Record the requests to a volume, or compare cache policies on them.
     #[command(long_about = TRACE, after_long_help = TRACE_EXAMPLES)]
     Trace(Trace),
-    /// End what `attach` made, so that the volume is free for others.
+    /// End an `attach`, so that others can write the volume.
     #[command(long_about = DETACH, after_long_help = DETACH_EXAMPLES)]
     Detach(Detach),
     /// Make a volume larger that no client has attached.
     #[command(long_about = RESIZE, after_long_help = RESIZE_EXAMPLES)]
     Resize(ResizeVolume),
-    /// Put another member in the place of one, of a raid1 or raid5 volume, while clients use it.
+    /// Replace a member of a raid1 or raid5 volume, while clients use it.
     #[command(long_about = REPLACE, after_long_help = REPLACE_EXAMPLES)]
     Replace(ReplaceMember),
-    /// Delete a volume that no client has attached, with all that is in it.
+    /// Delete a volume that no client has attached, with its data.
     #[command(long_about = DELETE, after_long_help = DELETE_EXAMPLES)]
     Delete(DeleteVolume),
 }
@@ -62,27 +62,25 @@ pub enum VolumeCommand {
 /// `overside volume create`
 #[derive(Debug, Args)]
 pub struct Create {
-    /// Its name: letters, digits, `-`, `_` and `.`.
+    /// The volume's name: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// How large it is, as 512M or 2G.
+    /// The volume's size in bytes, as 512M or 2G.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
-    /// What it lies on: files that are not there yet, volumes of other nodes (ADDR/VOLUME), memory,
-    /// memory:SIZE, volatile:SEED:PATH, spindle:10k|15k:PATH. Behind ADDR/VOLUME, `,key-file=FILE`
-    /// and `,access-key=FILE` are its own.
+    /// What it lies on: paths of new files, volumes of other nodes (ADDR/VOLUME), `memory` or
+    /// memory:SIZE. `overside help volume create` has more.
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',', required = true)]
     pub on: Vec<String>,
-    /// How: concat is one member behind the other, raid0 stripes over all, raid1 the same on each,
-    /// raid5 stripes and a parity.
-    #[arg(long, default_value = "concat", value_name = "concat|raid0|raid1|raid5", value_parser = layout())]
+    /// How it lies on its members. concat: one behind the other. raid0: in stripes. raid1: the same
+    /// on each. raid5: in stripes with a parity.
+    #[arg(long, default_value = "concat", value_name = "LAYOUT", value_parser = layout())]
     pub layout: String,
-    /// With --layout raid0 or raid5: bytes on a member before it is the next one's turn. 64K by
-    /// default.
+    /// With --layout raid0 or raid5: bytes of a stripe on one member. By default 64K.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub stripe: Option<usize>,
-    /// Keep files of programs, and no blocks for others. postgresql: relations and segments of the
-    /// log. sqlite: databases (.db, .db3, .sqlite, .sqlite3) with their journals and logs.
-    #[arg(long, value_name = "postgresql|sqlite", value_parser = ["postgresql", "sqlite"])]
+    /// Keep files of programs (`overside run --volume`), not blocks. postgresql: tables, indexes,
+    /// write-ahead log. sqlite: databases (.db, .db3, .sqlite, .sqlite3), journals and logs.
+    #[arg(long, value_name = "PRESET", value_parser = ["postgresql", "sqlite"])]
     pub files: Option<String>,
     /// What members on other nodes ask for.
     #[command(flatten)]
@@ -102,11 +100,12 @@ fn layout() -> clap::builder::PossibleValuesParser {
 /// What members on other nodes ask for. The files must stay where they are.
 #[derive(Debug, Args)]
 pub struct MemberKeys {
-    /// A file with the key of members' nodes beyond this host, where a member has none of its own.
+    /// The file with the key of members' nodes beyond this host, for members without one of their
+    /// own.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// The key of members' volumes, where their nodes are served with --access and a member has
-    /// none of its own.
+    /// The file with the key of members' volumes, if their nodes are served with --access, for
+    /// members without one of their own.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
 }
@@ -114,8 +113,8 @@ pub struct MemberKeys {
 /// Where volumes are written down.
 #[derive(Debug, Args)]
 pub struct HomeDir {
-    /// The folder in which volumes are written down. Unless said overside/volumes in
-    /// $XDG_DATA_HOME, or in ~/.local/share.
+    /// The folder with this host's list of volumes. By default overside/volumes in $XDG_DATA_HOME
+    /// or ~/.local/share.
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,
 }
@@ -123,45 +122,45 @@ pub struct HomeDir {
 /// `overside volume serve`
 #[derive(Debug, Args)]
 pub struct ServeVolumes {
-    #[arg(long, value_name = "ADDR", required = true, help = format!("Where to listen: {}; may be given several times", Transport::forms()))]
+    #[arg(long, value_name = "ADDR", required = true, help = format!("Where to listen: {}. May be given several times", Transport::forms()))]
     pub listen: Vec<String>,
     /// When a write is acknowledged. through: when it is on stable storage. back: when the node's
-    /// kernel has it, and a flush brings it to stable storage. kill -9 of the node loses nothing in
-    /// either.
-    #[arg(long, value_name = "through|back", default_value = "through", value_parser = ["through", "back"])]
+    /// kernel has it; a flush brings it to stable storage. kill -9 of the node loses
+    /// nothing either way.
+    #[arg(long, value_name = "WHEN", default_value = "through", value_parser = ["through", "back"])]
     pub writes: String,
-    /// Memory for blocks that were read or written, as 256M; all volumes share it in equal parts.
-    /// 0: none.
+    /// Memory for blocks that were read or written, as 256M. All volumes share it in equal parts;
+    /// 0 is none.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes_or_none)]
     pub cache: usize,
-    /// Which block makes room in the cache for another one.
+    /// The cache policy: which block makes room for another.
     #[arg(long, value_name = "POLICY", default_value = PolicyKind::default().name(), value_parser = policy())]
     pub policy: String,
-    /// Bytes of the cache's blocks: a power of two from 512 to 1M.
+    /// Bytes of a block of the cache: a power of two from 512 to 1M.
     #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]
     pub block: usize,
-    /// Serve all volumes to NBD clients of this user, too, on this socket of mode 0600; may be
-    /// given several times. Who uses a volume there is its writer.
+    /// Also serve all volumes to NBD clients of this user, on this socket (mode 0600). A client
+    /// there is its volume's writer. May be given several times.
     #[arg(long, value_name = "unix:PATH", value_parser = unix)]
     pub nbd: Vec<PathBuf>,
-    /// Who may attach volumes over a connection: lines `VOLUME ro|rw KEYFILE`. Who has no key of a
-    /// volume is answered as if it were not there. `list` and `status` need none.
+    /// Who may attach which volume: lines `VOLUME ro|rw KEYFILE`. Without the volume's key a client
+    /// is told that it is not there. `list` and `status` need no key.
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
-    /// Bytes of one request at most, 64K to 16M: clients cut longer ones. Who is attached waits for
-    /// a node that takes requests as long as this one did.
+    /// Bytes of one request at most, 64K to 16M in steps of 4K: clients cut longer ones. A node that
+    /// is started again with less than before leaves its attached clients waiting.
     ///
-    /// Memory is taken at once: 256 times this length and 32 times a worker, as far as 256M and 64M
-    /// hold it. Each client may have 32M in flight.
+    /// Memory is taken at once: 256 times this length, at most 256M, and for each worker 32 times,
+    /// at most 64M. Each client may have 32M in flight.
     #[arg(long, value_name = "BYTES", default_value = "128K", hide_short_help = true, value_parser = max_request)]
     pub max_request: u32,
-    /// Threads that serve connections. Half of the processors by default.
+    /// Threads that serve connections. By default half as many as processors.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
     /// Where volumes are written down.
     #[command(flatten)]
     pub home: HomeDir,
-    /// Print one JSON object once it listens.
+    /// Print one JSON object when it listens.
     #[arg(long)]
     pub json: bool,
     /// What goes over a network.
@@ -198,14 +197,14 @@ fn unix(text: &str) -> Result<PathBuf, String> {
 /// What every command takes that asks a node for a volume.
 #[derive(Debug, Args)]
 pub struct OneVolume {
-    /// Where the node listens, and which volume of it, as shm:vault/pg.
+    /// The address of the node and the name of its volume, as shm:vault/pg.
     #[arg(value_name = "ADDR/NAME")]
     pub volume: String,
-    /// The volume's key, where its node is served with --access: a file that this user alone can
-    /// read.
+    /// The file with the volume's key, if its node is served with --access. Only its owner can read
+    /// it.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
-    /// Print JSON instead of text, an object a line.
+    /// Print JSON, one object a line.
     #[arg(long)]
     pub json: bool,
     /// What goes over a network.
@@ -219,12 +218,12 @@ pub struct Ways {
     /// How the bytes of writes get to the node. copied: in the request. The others register this
     /// process's memory, and the node reads it: once for good, each for one write, regions for a
     /// thousand. auto: copied or regions, by price.
-    #[arg(long, value_name = "auto|copied|once|each|regions", default_value = "auto", hide_short_help = true, value_parser = ["auto", "copied", "once", "each", "regions"])]
+    #[arg(long, value_name = "WAY", default_value = "auto", hide_short_help = true, value_parser = ["auto", "copied", "once", "each", "regions"])]
     pub data: String,
-    /// Bytes of one request at most, 64K to 16M: a longer one goes as several. The node's own
-    /// --max-request holds, too.
+    /// Bytes of one request at most, 64K to 16M in steps of 4K: a longer one goes as several. The
+    /// node's own --max-request holds, too.
     ///
-    /// Memory is taken at once: 96 times this length, as far as 192M hold it.
+    /// Memory is taken at once: 96 times this length, at most 192M.
     #[arg(long, value_name = "BYTES", default_value = "128K", hide_short_help = true, value_parser = max_request)]
     pub max_request: u32,
 }
@@ -232,7 +231,7 @@ pub struct Ways {
 /// `overside volume status`
 #[derive(Debug, Args)]
 pub struct VolumeStatus {
-    /// Where the node listens, and which volume of it, as shm:vault/pg. All of them without a name.
+    /// The address of the node, and the name of its volume, as shm:vault/pg. Without a name, all.
     #[arg(value_name = "ADDR[/NAME]")]
     pub volume: String,
     /// Print one JSON object.
@@ -249,40 +248,41 @@ pub struct BenchVolume {
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Which requests: reads, writes or as many of each. What they write replaces what the volume
-    /// holds.
-    #[arg(long, value_name = "randread|randwrite|randrw", default_value = "randread", value_parser = ["randread", "randwrite", "randrw"])]
+    /// Which requests, at random places. randread: reads. randwrite: writes, which replace what the
+    /// volume holds. randrw: half of each.
+    #[arg(long, value_name = "KIND", default_value = "randread", value_parser = ["randread", "randwrite", "randrw"])]
     pub rw: String,
     /// Bytes of a request.
     #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = bytes)]
     pub bs: usize,
-    /// Requests under way at a time.
+    /// Requests outstanding at a time, 1 to 1024.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
-    /// Seconds that it lasts: 10 unless said; with --trace until the trace ends.
+    /// Seconds to run. By default 10; with --trace, to the trace's end.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub time: Option<u32>,
-    /// Carry out a trace, in its order: a line a request, `r|w,offset,bytes`. It writes any bytes.
+    /// Carry out the requests of a trace, in order: lines `r|w,offset,bytes`. Writes replace what
+    /// the volume holds.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rw", "bs", "verify", "seed"])]
     pub trace: Option<PathBuf>,
-    /// Write sectors that say what they are, hold every read against what was written, and at the
-    /// end read all that was written.
+    /// Check every read against what was written last, and at the end read all that was written.
     ///
-    /// Of a volume of more than 8G the first 8G are used.
+    /// Only the first 8G of a volume are used.
     #[arg(long)]
     pub verify: bool,
-    /// Write although another client is the volume's writer, which is refused from then on.
+    /// Become the volume's writer, and shut out the client that is.
     #[arg(long)]
     pub take_over: bool,
-    /// Seconds that requests wait for a node that is away, before they fail. For ever unless said.
+    /// Seconds that requests wait for a node that is away, before they fail. By default they wait
+    /// for ever.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub give_up: Option<u32>,
-    /// Other places than by chance: the same ones for the same number.
+    /// The seed of the random places.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// How it learns of what has ended. interrupt: it sleeps. poll: it never does, and uses a
-    /// processor. auto: it polls before it sleeps where that has paid of late.
-    #[arg(long, value_name = "auto|interrupt|poll", default_value = "auto", hide_short_help = true, value_parser = ["auto", "interrupt", "poll"])]
+    /// How it learns of completions. interrupt: it sleeps until one comes. poll: it never sleeps,
+    /// and takes a processor. auto: it polls before it sleeps while that pays.
+    #[arg(long, value_name = "HOW", default_value = "auto", hide_short_help = true, value_parser = ["auto", "interrupt", "poll"])]
     pub completions: String,
     /// How requests and their bytes get to the node.
     #[command(flatten)]
@@ -295,28 +295,28 @@ pub struct Attach {
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the
-    /// end.
+    /// Serve it to NBD clients of this user on this socket, which is made (mode 0600), and removed
+    /// at the end.
     #[arg(long, value_name = "unix:PATH", value_parser = unix, required_unless_present_any = ["fuse", "ublk"], conflicts_with_all = ["fuse", "ublk"])]
     pub nbd: Option<PathBuf>,
-    /// Make it a file, which is there until this command ends. It must be new or empty.
+    /// Make it a file at this path, until this command ends. An empty file may be there already.
     #[arg(long, value_name = "FILE", conflicts_with = "ublk")]
     pub fuse: Option<PathBuf>,
-    /// Make it a block device, /dev/ublkbN, by the kernel's ublk driver (Linux 6.5 or later).
-    /// Root's alone.
+    /// Make it a block device, /dev/ublkbN, by the kernel's ublk driver. Needs root and Linux 6.5
+    /// or later.
     #[arg(long)]
     pub ublk: bool,
-    /// And a block device over that file (a loop device, for file systems). Root's alone.
+    /// With --fuse: also make the file a loop device, for file systems. Needs root.
     #[arg(long = "loop", requires = "fuse")]
     pub block_device: bool,
-    /// Only read; another client may write meanwhile.
+    /// Only read. Another client may write meanwhile.
     #[arg(long)]
     pub read_only: bool,
-    /// Take the volume over from the client that writes it, which can do nothing more then.
+    /// Become the volume's writer, and shut out the client that is.
     #[arg(long, conflicts_with = "read_only")]
     pub take_over: bool,
-    /// How long I/O waits for a node that is away, in seconds; after that it fails, and so does all
-    /// that comes. For ever unless said.
+    /// Seconds that I/O waits for a node that is away; then it fails, and so does all later I/O. By
+    /// default it waits for ever.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: Option<u64>,
     /// How requests and their bytes get to the node.
@@ -327,7 +327,7 @@ pub struct Attach {
 /// `overside volume repair`
 #[derive(Debug, Args)]
 pub struct RepairVolume {
-    /// Its name.
+    /// The volume's name.
     pub name: String,
     /// Where volumes are written down.
     #[command(flatten)]
@@ -343,7 +343,7 @@ pub struct CheckVolume {
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Write what is wrong on a member again, from the members that have it right.
+    /// Write again what is wrong on a member, from the members that have it right.
     #[arg(long)]
     pub repair: bool,
 }
@@ -359,25 +359,27 @@ pub struct Trace {
 /// What can be done with traces.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Attach a volume for NBD clients, and write down what they read and write, until Ctrl-C.
+    /// Serve a volume to NBD clients, and write down their requests, until Ctrl-C.
+    #[command(long_about = RECORD, after_long_help = RECORD_EXAMPLES)]
     Record(RecordTrace),
-    /// Show the hit ratio that each policy has on a trace.
+    /// Show the hit ratio of each cache policy on a trace.
+    #[command(long_about = REPLAY, after_long_help = REPLAY_EXAMPLES)]
     Replay(ReplayTrace),
 }
 
 /// `overside volume trace record`
 #[derive(Debug, Args)]
 pub struct RecordTrace {
-    /// The trace, which must not be there yet.
+    /// The trace to write, which must not be there yet.
     pub file: PathBuf,
     /// Which volume, and how its node is reached.
     #[command(flatten)]
     pub at: OneVolume,
-    /// Serve it to NBD clients on this socket, which is made with mode 0600 and taken away at the
-    /// end.
+    /// Serve it to NBD clients of this user on this socket, which is made (mode 0600), and removed
+    /// at the end.
     #[arg(long, value_name = "unix:PATH", required = true, value_parser = unix)]
     pub nbd: PathBuf,
-    /// Only read; another client may write meanwhile.
+    /// Only read. Another client may write meanwhile.
     #[arg(long)]
     pub read_only: bool,
 }
@@ -385,16 +387,15 @@ pub struct RecordTrace {
 /// `overside volume trace replay`
 #[derive(Debug, Args)]
 pub struct ReplayTrace {
-    /// The trace: a line a request, `r|w,offset,bytes`.
+    /// The trace: a line for each request, `r|w,offset,bytes`.
     pub file: PathBuf,
-    /// Which policies; all of them, and behind them the best that there can be (Belady's).
-    #[arg(long, value_name = "POLICY|all", default_value = "all", value_parser = policies())]
+    /// One policy, or all of them and, last, the best that there can be (Belady's).
+    #[arg(long, value_name = "POLICY", default_value = "all", value_parser = policies())]
     pub policy: String,
-    /// How large the cache is: bytes, as 256M, or a part of all blocks that the trace touches, as
-    /// 10%.
+    /// The size of the cache in bytes, as 256M, or as a part of what the trace touches, as 10%.
     #[arg(long, value_name = "BYTES|N%", default_value = "10%", value_parser = room)]
     pub cache: CacheRoom,
-    /// Bytes of the cache's blocks: a power of two from 512 to 1M.
+    /// Bytes of a block of the cache: a power of two from 512 to 1M.
     #[arg(long, value_name = "BYTES", default_value = "8K", value_parser = block)]
     pub block: usize,
     /// Print one JSON object.
@@ -424,12 +425,11 @@ fn room(text: &str) -> Result<CacheRoom, String> {
 /// A volume that is to be changed.
 #[derive(Debug, Args)]
 pub struct AnyVolume {
-    /// ADDR/NAME of a volume that is served, or where no node serves it its NAME in the home
-    /// folder.
+    /// ADDR/NAME of a volume that is served, or, if no node serves it, its NAME in the home folder.
     #[arg(value_name = "[ADDR/]NAME")]
     pub volume: String,
-    /// The volume's key, where its node is served with --access: a file that this user alone can
-    /// read.
+    /// The file with the volume's key, if its node is served with --access. Only its owner can read
+    /// it.
     #[arg(long, value_name = "FILE")]
     pub access_key: Option<PathBuf>,
     /// Where volumes are written down.
@@ -449,7 +449,7 @@ pub struct ResizeVolume {
     /// Which volume.
     #[command(flatten)]
     pub of: AnyVolume,
-    /// How large it becomes, as 4G: larger than it is.
+    /// The new size in bytes, as 4G: larger than before.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub size: usize,
 }
@@ -460,11 +460,11 @@ pub struct ReplaceMember {
     /// Which volume.
     #[command(flatten)]
     pub of: AnyVolume,
-    /// The member that goes, as `overside volume status` names it.
+    /// The member to remove, as `overside volume status` names it.
     #[arg(value_name = "OLD")]
     pub old: String,
-    /// The member that comes: a file that is not there yet, or an empty volume of another node
-    /// (ADDR/VOLUME, and its keys as `create --on` has them; unless said those of the old one).
+    /// The member to add: the path of a new file, or an empty volume of another node (ADDR/VOLUME,
+    /// with keys as in `create --on`, by default those of the old member).
     #[arg(value_name = "NEW")]
     pub new: String,
 }
@@ -480,7 +480,7 @@ pub struct DeleteVolume {
 /// `overside volume detach`
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// Where programs find it: the socket (unix:PATH) or the file that it was attached as.
+    /// What it was attached as: unix:PATH, a file or /dev/ublkbN.
     #[arg(value_name = "TARGET")]
     pub target: String,
     /// Print one JSON object.
@@ -490,10 +490,10 @@ pub struct Detach {
 
 /// What `overside help volume` says.
 pub const VOLUME: &str = "\
-Block volumes: a database's disk that is elsewhere. A node serves the volumes that lie on its files
-and memory; clients on the same host or on others read and write them. When the node is killed and
-started again, I/O waits and goes on without a wrong byte. docs/guide/volumes.md leads through it,
-docs/volumes.md says what survives what.";
+Block volumes: disks that another process or host serves. A node (`volume serve`) serves volumes
+that lie on its files, its memory or other nodes; clients on this host or on others read and write
+them. When the node is killed and started again, I/O waits and goes on without a wrong byte.
+docs/guide/volumes.md leads through it, docs/volumes.md says what survives what.";
 pub const VOLUME_EXAMPLES: &str = "\
 Examples:
   overside volume create pg --size 2G --on a.img,b.img,c.img --layout raid0
@@ -508,7 +508,8 @@ too. What fails in the middle leaves nothing.
 
 Members are paths of files that are not there yet, and `memory` or memory:SIZE, which is the node's
 and is gone when the node ends. ADDR/VOLUME is a volume of another node, which must be empty, larger
-by 1M than what lies on it, and not in use. A raid1 over two nodes goes on without either of them;
+by 1M than what lies on it, and not in use; its keys may follow it, as
+ADDR/VOLUME,key-file=FILE,access-key=FILE. A raid1 over two nodes goes on without either of them;
 what is back gets what it has missed.
 
 volatile:SEED:PATH is a file for tests: whenever it is opened, the seed says which writes are lost
@@ -584,7 +585,7 @@ cache. Its size is the volume's. A user who may not mount needs fusermount3 (pac
 --loop it is a block device as well: mkfs and mount it. The kernel's requests come by io_uring where
 /sys/module/fuse/parameters/enable_uring is Y, else by /dev/fuse; it says which.
 
-With --ublk it is a block device, /dev/ublkbN, without a file in between. It wants root and
+With --ublk it is a block device, /dev/ublkbN, without a file in between. It needs root and
 `modprobe ublk_drv`. Unmount it before this command ends; else the kernel writes what it has, and
 the file system fails from then on.
 
@@ -635,6 +636,23 @@ Examples:
   overside volume trace replay pg.trace
   overside volume trace replay pg.trace --policy mq --cache 256M --json";
 
+const RECORD: &str = "\
+Serve a volume to NBD clients on a socket, and write a trace of what they read and write, until
+Ctrl-C or SIGTERM. The volume is used as by `overside volume attach --nbd`.";
+const RECORD_EXAMPLES: &str = "\
+Examples:
+  overside volume trace record pg.trace shm:vault/pg --nbd unix:pg.sock
+  overside volume trace record pg.trace shm:vault/pg --nbd unix:pg.sock --read-only";
+
+const REPLAY: &str = "\
+Let each policy of the node's cache decide on a trace, and print which part of the blocks it had in
+the cache. No volume is read. The last line is the best that there can be: a policy that knows what
+comes next.";
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  overside volume trace replay pg.trace
+  overside volume trace replay pg.trace --policy mq --cache 256M --json";
+
 const DETACH: &str = "\
 End the `overside volume attach` that serves a volume at a socket, as a file or as a block device.
 What was taken is carried out first, and the node hears that its writer goes. A file that a program
@@ -680,22 +698,3 @@ Examples:
   overside volume delete pg
   overside volume delete shm:vault/pg
   overside volume delete scratch --home ./volumes --json";
-
-/// Examples of all of them, which must parse.
-#[cfg(test)]
-pub const ALL_EXAMPLES: [&str; 14] = [
-    VOLUME_EXAMPLES,
-    CREATE_EXAMPLES,
-    SERVE_EXAMPLES,
-    LIST_EXAMPLES,
-    STATUS_EXAMPLES,
-    BENCH_EXAMPLES,
-    ATTACH_EXAMPLES,
-    REPAIR_EXAMPLES,
-    CHECK_EXAMPLES,
-    TRACE_EXAMPLES,
-    DETACH_EXAMPLES,
-    RESIZE_EXAMPLES,
-    REPLACE_EXAMPLES,
-    DELETE_EXAMPLES,
-];
