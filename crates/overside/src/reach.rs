@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_service::{SystemThreads, Threads};
-use overside_vault::home::{Reach, RemotePlace};
+use overside_vault::home::{Reach, RemoteVolume};
 use overside_verbs::handshake::Key;
 use overside_volume::client::{LinkOptions, Volume};
 use overside_volume::wire::Alteration;
@@ -20,12 +20,12 @@ pub fn reach() -> Arc<dyn Reach> {
 struct Everywhere;
 
 impl Reach for Everywhere {
-    fn attach(&self, place: &RemotePlace, options: LinkOptions) -> Result<Volume, String> {
-        attach(place, options).map_err(|error| error.to_string())
+    fn attach(&self, remote: &RemoteVolume, options: LinkOptions) -> Result<Volume, String> {
+        attach(remote, options).map_err(|error| error.to_string())
     }
 
-    fn resize(&self, place: &RemotePlace, bytes: u64) -> Result<(), String> {
-        resize(place, bytes).map_err(|error| error.to_string())
+    fn resize(&self, remote: &RemoteVolume, bytes: u64) -> Result<(), String> {
+        resize(remote, bytes).map_err(|error| error.to_string())
     }
 
     fn threads(&self) -> Arc<dyn Threads> {
@@ -33,25 +33,25 @@ impl Reach for Everywhere {
     }
 }
 
-fn network(place: &RemotePlace) -> Result<Network, Error> {
-    let address: Address = place.address.parse()?;
-    let key_file = place.key_file.clone().filter(|_| address.transport().is_network);
+fn network(remote: &RemoteVolume) -> Result<Network, Error> {
+    let address: Address = remote.address.parse()?;
+    let key_file = remote.key_file.clone().filter(|_| address.transport().is_network);
     Ok(Network { key_file, ..Network::default() })
 }
 
-fn key(place: &RemotePlace) -> Result<Option<Key>, Error> {
-    Ok(place.access_key.as_deref().map(Key::from_file).transpose()?)
+fn key(remote: &RemoteVolume) -> Result<Option<Key>, Error> {
+    Ok(remote.access_key.as_deref().map(Key::from_file).transpose()?)
 }
 
-fn resize(place: &RemotePlace, bytes: u64) -> Result<(), Error> {
-    let (what, key) = (Alteration::Resize { bytes }, key(place)?);
-    let node = at(place.address.as_str()).network(&network(place)?);
-    node.node_change(&place.volume, what, key.as_ref(), PATIENCE).map(drop)
+fn resize(remote: &RemoteVolume, bytes: u64) -> Result<(), Error> {
+    let (what, key) = (Alteration::Resize { bytes }, key(remote)?);
+    let node = at(remote.address.as_str()).network(&network(remote)?);
+    node.node_change(&remote.volume, what, key.as_ref(), PATIENCE).map(drop)
 }
 
-fn attach(place: &RemotePlace, options: LinkOptions) -> Result<Volume, Error> {
-    let (network, key) = (network(place)?, key(place)?);
-    at(place.address.as_str()).network(&network).volume(&place.volume, LinkOptions { key, ..options })
+fn attach(remote: &RemoteVolume, options: LinkOptions) -> Result<Volume, Error> {
+    let (network, key) = (network(remote)?, key(remote)?);
+    at(remote.address.as_str()).network(&network).volume(&remote.volume, LinkOptions { key, ..options })
 }
 
 /// A node that makes a volume larger may have to ask others.

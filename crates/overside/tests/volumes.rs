@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use overside::memory::{Bytes, Segment};
-use overside::vault::home::{Creation, Home, LayoutKind, Place};
+use overside::vault::home::{Creation, Home, LayoutKind, MemberSpec};
 use overside::vault::server::{Node, NodeOptions};
 use overside::verbs::SystemClock;
 use overside::volume::client::LinkOptions;
@@ -20,7 +20,7 @@ fn a_volume_is_made_served_and_attached_and_keeps_its_bytes() {
     let folder = std::env::temp_dir().join(format!("overside-volumes-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let home = Home::open(&folder.join("home")).unwrap();
-    let members = ["a", "b", "c"].map(|name| Place::File(folder.join(name))).to_vec();
+    let members = ["a", "b", "c"].map(|name| MemberSpec::File(folder.join(name))).to_vec();
     let (name, layout) = ("pg".to_owned(), LayoutKind::Stripes);
     let clock = SystemClock::handle();
     let creation = Creation { name, bytes: 6 << 20, members, layout, stripe: 65536, id: [7; 16], files: None };

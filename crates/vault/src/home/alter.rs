@@ -15,10 +15,10 @@ use overside_volume::SumPlaces;
 
 use super::assemble::{assemble, format_intents, member_bytes, open_member};
 use super::description::Description;
-use super::making::{Made, can_be_written, is_free, make_place};
+use super::making::{Made, can_be_written, is_free, make_specified};
 use super::repair::{close, superblock};
 use super::unfinished::{self, Unfinished};
-use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, Place, Superblock, of, remote};
+use super::{Creation, DELETE_PATIENCE, Home, HomeError, LayoutKind, MemberSpec, Superblock, of, remote};
 
 impl Home {
     /// Makes a volume larger that nobody serves. What is new reads as zeros.
@@ -36,8 +36,8 @@ impl Home {
         }
         self.close(name, &description, clock)?;
         let lengths = self.lengths(&description, bytes, clock)?;
-        for Growing { place, superblock, bytes: member_bytes, .. } in &lengths {
-            let Some(path) = place.path() else { continue };
+        for Growing { spec, superblock, bytes: member_bytes, .. } in &lengths {
+            let Some(path) = spec.path() else { continue };
             let room = superblock.sums_bytes;
             if room != 0 && room < SumPlaces::table_bytes(*member_bytes) {
                 let why = "has no room for so many checksums: it was made for a smaller volume; copy it to a new one";
@@ -48,12 +48,12 @@ impl Home {
             }
         }
         // Longer files do no harm, whatever comes.
-        for Growing { place, superblock, bytes: member_bytes, .. } in &lengths {
+        for Growing { spec, superblock, bytes: member_bytes, .. } in &lengths {
             let end = superblock.data_start().saturating_add(*member_bytes);
-            if let Place::Remote(remote) = place {
+            if let MemberSpec::Remote(remote) = spec {
                 remote::make_room(self.around(clock).0, remote, end)?;
             }
-            let Some(path) = place.path() else { continue };
+            let Some(path) = spec.path() else { continue };
             let file = OpenOptions::new().write(true).open(path).map_err(of(path))?;
             file.set_len(end.max(file.metadata().map_err(of(path))?.len())).map_err(of(path))?;
         }
@@ -68,24 +68,24 @@ impl Home {
     ///
     /// # Errors
     /// It is open elsewhere, has no such member, cannot do without it, or the new one cannot be made.
-    pub fn replace(&self, name: &str, old: &str, new: &Place, clock: &Arc<dyn Clock>) -> Result<Place, HomeError> {
+    pub fn replace(&self, name: &str, old: &str, new: &MemberSpec, clock: &Arc<dyn Clock>) -> Result<MemberSpec, HomeError> {
         let refused = |why: String| HomeError::Refused { name: name.to_owned(), why };
         let description = self.ready(name, clock)?;
-        let places: Vec<String> = description.members.iter().map(|(place, _)| place.to_string()).collect();
+        let members: Vec<String> = description.members.iter().map(|(spec, _)| spec.to_string()).collect();
         let absolute = std::path::absolute(old).ok();
         let is_old =
-            |place: &Place| place.to_string() == old || place.path().is_some() && place.path() == absolute.as_deref();
+            |spec: &MemberSpec| spec.to_string() == old || spec.path().is_some() && spec.path() == absolute.as_deref();
         let number = description
             .members
             .iter()
-            .position(|(place, _)| is_old(place))
-            .ok_or_else(|| refused(format!("has no member {old}; it has {}", places.join(", "))))?;
+            .position(|(spec, _)| is_old(spec))
+            .ok_or_else(|| refused(format!("has no member {old}; it has {}", members.join(", "))))?;
         if !description.layout.is_redundant() {
             return Err(refused(
                 "cannot do without a member; only those of raid1 and raid5 can be replaced".to_owned(),
             ));
         }
-        if !new.is_durable() || !description.members.iter().all(|(place, _)| place.is_durable()) {
+        if !new.is_durable() || !description.members.iter().all(|(spec, _)| spec.is_durable()) {
             return Err(refused("is not to have members of memory in the place of others, or the reverse".to_owned()));
         }
         let lacks = |description: &Description| {
@@ -99,7 +99,7 @@ impl Home {
         self.close(name, &description, clock)?;
         let mut description = self.description(name)?;
         let stale = lacks(&description)?;
-        let current = (0..places.len()).find(|other| !stale.contains(other));
+        let current = (0..members.len()).find(|other| !stale.contains(other));
         let source = current.and_then(|other| description.members[other].0.path());
         let (bytes, source) = match source {
             Some(path) => {
@@ -111,7 +111,7 @@ impl Home {
         let superblock = Superblock { generation: 1, ..description.superblock(name, number, bytes) };
         let sums_bytes = source.map_or(superblock.sums_bytes, |found| found.sums_bytes.max(superblock.sums_bytes));
         let mut new = new.clone();
-        if let (Place::Remote(new), Place::Remote(old)) = (&mut new, &description.members[number].0) {
+        if let (MemberSpec::Remote(new), MemberSpec::Remote(old)) = (&mut new, &description.members[number].0) {
             new.key_file = new.key_file.take().or_else(|| old.key_file.clone());
             new.access_key = new.access_key.take().or_else(|| old.access_key.clone());
         }
@@ -125,8 +125,8 @@ impl Home {
             return Err(refused("has been changed meanwhile; look at it, and try again".to_owned()));
         }
         let mut made = Made::new(self.around(clock));
-        let place = make_place(&new, &Superblock { sums_bytes, ..superblock }, (description.id, number), &mut made)?;
-        let (old, _) = std::mem::replace(&mut description.members[number], place);
+        let spec = make_specified(&new, &Superblock { sums_bytes, ..superblock }, (description.id, number), &mut made)?;
+        let (old, _) = std::mem::replace(&mut description.members[number], spec);
         description.is_replaced(number);
         Description { stale, ..description }.publish(&self.path(name))?;
         made.stay();
@@ -138,7 +138,7 @@ impl Home {
     /// # Errors
     /// It lies on memory, there is none, or what is written down of it cannot be read.
     pub fn outlives_its_node(&self, name: &str) -> Result<(), HomeError> {
-        match self.description(name)?.members.iter().all(|(place, _)| place.is_durable()) {
+        match self.description(name)?.members.iter().all(|(spec, _)| spec.is_durable()) {
             true => Ok(()),
             false => Err(HomeError::Refused { name: name.to_owned(), why: ON_MEMORY.to_owned() }),
         }
@@ -149,7 +149,7 @@ impl Home {
         let descriptions = self.list().unwrap_or_default();
         let descriptions = descriptions.iter().filter_map(|name| self.description(name).ok());
         let mut members = descriptions.flat_map(|description| description.members);
-        members.any(|(place, _)| place.path().and_then(Path::parent) == Some(folder))
+        members.any(|(spec, _)| spec.path().and_then(Path::parent) == Some(folder))
     }
 
     /// Whether a member of any volume has this file as a key.
@@ -157,8 +157,8 @@ impl Home {
         let descriptions = self.list().unwrap_or_default();
         let descriptions = descriptions.iter().filter_map(|name| self.description(name).ok());
         let mut members = descriptions.flat_map(|description| description.members);
-        members.any(|(place, _)| match place {
-            Place::Remote(remote) => [remote.key_file, remote.access_key].iter().flatten().any(|key| key == file),
+        members.any(|(spec, _)| match spec {
+            MemberSpec::Remote(remote) => [remote.key_file, remote.access_key].iter().flatten().any(|key| key == file),
             _ => false,
         })
     }
@@ -178,8 +178,8 @@ impl Home {
         let path = self.path(name);
         // Who changes a volume that is served hears so soon. What else is wrong with members is found below.
         drop(remote::hold(description, &path, clock, DELETE_PATIENCE)?);
-        for (number, (place, _)) in description.members.iter().enumerate() {
-            let opened = place.path().map(|path| open_member(path, description, number, DELETE_PATIENCE));
+        for (number, (spec, _)) in description.members.iter().enumerate() {
+            let opened = spec.path().map(|path| open_member(path, description, number, DELETE_PATIENCE));
             if let Some(Err(error @ HomeError::InUse(_))) = opened {
                 return Err(error);
             }
@@ -201,23 +201,23 @@ impl Home {
         bytes: u64,
         clock: &Arc<dyn Clock>,
     ) -> Result<Vec<Growing>, HomeError> {
-        let wrong = |place: &Place, why: &str| HomeError::Member { path: place.named(), why: why.to_owned() };
+        let wrong = |spec: &MemberSpec, why: &str| HomeError::Member { path: spec.named(), why: why.to_owned() };
         let mut lengths = Vec::new();
-        for (number, (place, _)) in description.members.iter().enumerate() {
+        for (number, (spec, _)) in description.members.iter().enumerate() {
             if description.stale.contains(&number) {
-                return Err(wrong(place, "has missed writes; wait until the volume is ok, or replace it"));
+                return Err(wrong(spec, "has missed writes; wait until the volume is ok, or replace it"));
             }
-            let superblock = match place {
-                Place::Remote(remote) => {
+            let superblock = match spec {
+                MemberSpec::Remote(remote) => {
                     remote::superblock(self.around(clock).0, remote, (description.id, number), &**clock)?
                 }
                 _ => {
-                    let path = place.path().ok_or_else(|| wrong(place, "does not grow: memory has no more room"))?;
+                    let path = spec.path().ok_or_else(|| wrong(spec, "does not grow: memory has no more room"))?;
                     // Nobody else has it.
                     open_member(path, description, number, DELETE_PATIENCE)?.1
                 }
             };
-            lengths.push(Growing { place: place.clone(), number, bytes: superblock.member_bytes, superblock });
+            lengths.push(Growing { spec: spec.clone(), number, bytes: superblock.member_bytes, superblock });
         }
         if description.layout == LayoutKind::Concat {
             // What lies on the others stays where it is.
@@ -229,7 +229,7 @@ impl Home {
             }
             return Ok(lengths);
         }
-        let members = description.members.iter().map(|(place, _)| place.clone()).collect();
+        let members = description.members.iter().map(|(spec, _)| spec.clone()).collect();
         let (layout, stripe, id) = (description.layout, description.stripe, description.id);
         let needed = super::making::member_bytes(&Creation {
             name: String::new(),
@@ -249,15 +249,15 @@ impl Home {
         let Some(bytes) = description.grows else { return Ok(()) };
         let _held = remote::hold(description, &self.path(name), clock, DELETE_PATIENCE)?;
         let mut larger = Description { grows: None, bytes, ..description.clone() };
-        for Growing { place, number, superblock, bytes: member_bytes } in self.lengths(description, bytes, clock)? {
+        for Growing { spec, number, superblock, bytes: member_bytes } in self.lengths(description, bytes, clock)? {
             let (generation, before) = (superblock.generation + 1, superblock.member_bytes);
             let grown = Superblock { generation, member_bytes, volume_bytes: bytes, ..superblock };
-            if let Place::Remote(remote) = &place {
+            if let MemberSpec::Remote(remote) = &spec {
                 remote::grow(self.around(clock).0, remote, (description.id, number), (before, &grown), &**clock)?;
                 larger.members[number].1 = member_bytes;
                 continue;
             }
-            let Some(path) = place.path().map(Path::to_path_buf) else { continue };
+            let Some(path) = spec.path().map(Path::to_path_buf) else { continue };
             let (_locked, _) = open_member(&path, description, number, DELETE_PATIENCE)?;
             let file = OpenOptions::new().write(true).open(&path).map_err(of(&path))?;
             let end = grown.data_start().saturating_add(member_bytes);
@@ -285,7 +285,7 @@ impl Home {
 
 /// A member that grows.
 struct Growing {
-    place: Place,
+    spec: MemberSpec,
     number: usize,
     /// What it says of itself.
     superblock: Superblock,

@@ -13,7 +13,7 @@ use overside_volume::{Array, Device, Geometry, MemoryDevice, Raid, Sectors, Sums
 use super::description::Description;
 use super::making::side_of;
 use super::remote::{self, Held, Others, Reached};
-use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, Opened, Place, Superblock, of};
+use super::{DISK_PATIENCE, HomeError, LOCK_PATIENCE, LayoutKind, MemberSpec, Opened, Superblock, of};
 use crate::members::volatile::SIDE_BYTES;
 use crate::members::{Absent, FileMember, Spindle, Volatile};
 use crate::server::{About, WriterRecord, lock};
@@ -62,7 +62,7 @@ pub(super) fn assemble(
     // With what a crash has left of it, a member that is missing is noted, too.
     let noted = write_down(&mut raid, noted, path.clone());
     let news = &missing - &description.stale;
-    if description.members.iter().any(|(place, _)| place.is_durable()) {
+    if description.members.iter().any(|(spec, _)| spec.is_durable()) {
         let store = open_intents(&intents, raid.store_bytes())?;
         let bits = news.iter().fold(0, |bits, member| bits | 1 << member);
         raid.with_intents(Box::new(store), clock.clone(), bits).map_err(device_of(&intents))?;
@@ -117,8 +117,8 @@ fn open_members(
     let count = description.members.len();
     let (members, sums, absent) = (Vec::with_capacity(count), vec![false; count], Vec::new());
     let mut found = Members { members, sums, absent, away: BTreeSet::new(), refused: None };
-    for (number, place) in description.members.iter().enumerate() {
-        if let (Place::Remote(remote), bytes) = place {
+    for (number, spec) in description.members.iter().enumerate() {
+        if let (MemberSpec::Remote(remote), bytes) = spec {
             let (member, missing) = remote::open((remote, *bytes), description, number, around, (held, others))?;
             if let Some(error) = missing {
                 found.absent.push(format!("{error}; it gets what it misses once it is there"));
@@ -128,11 +128,11 @@ fn open_members(
             found.members.push(Some(Box::new(member)));
             continue;
         }
-        let member = match open_place(place, description, number, around.1) {
+        let member = match open_specified(spec, description, number, around.1) {
             Ok((member, has_sums)) => {
                 found.sums[number] = has_sums;
                 if description.stale.contains(&number) {
-                    found.absent.push(format!("{}: has missed writes, and gets them now", place.0));
+                    found.absent.push(format!("{}: has missed writes, and gets them now", spec.0));
                 }
                 Some(member)
             }
@@ -151,8 +151,8 @@ fn open_members(
 }
 
 fn about(description: &Description, devices: &[Box<dyn Device>], sums: Vec<bool>) -> About {
-    let places = description.members.iter().zip(devices);
-    let members = places.map(|((place, _), device)| (place.to_string(), device.geometry().bytes)).collect();
+    let opened = description.members.iter().zip(devices);
+    let members = opened.map(|((spec, _), device)| (spec.to_string(), device.geometry().bytes)).collect();
     About { layout: description.layout.name().to_owned(), members, sums, files: description.files, ..About::default() }
 }
 
@@ -175,11 +175,11 @@ pub(super) fn format_intents(description: &Description, path: &Path, clock: &Arc
 
 pub(super) fn member_bytes(description: &Description) -> Result<u64, HomeError> {
     let remote =
-        description.members.iter().find_map(|(place, bytes)| matches!(place, Place::Remote(_)).then_some(*bytes));
+        description.members.iter().find_map(|(spec, bytes)| matches!(spec, MemberSpec::Remote(_)).then_some(*bytes));
     if let Some(bytes) = remote {
         return Ok(bytes);
     }
-    let paths = description.members.iter().filter_map(|(place, _)| place.path());
+    let paths = description.members.iter().filter_map(|(spec, _)| spec.path());
     let path = paths.into_iter().next().unwrap_or(Path::new(""));
     Ok(super::repair::superblock(path)?.member_bytes)
 }
@@ -201,26 +201,26 @@ fn open_intents(path: &Path, bytes: u64) -> Result<FileMember, HomeError> {
 }
 
 /// The member, and whether it has checksums.
-fn open_place(
-    (place, bytes): &(Place, u64),
+fn open_specified(
+    (spec, bytes): &(MemberSpec, u64),
     description: &Description,
     number: usize,
     clock: &Arc<dyn Clock>,
 ) -> Result<(Box<dyn Device>, bool), HomeError> {
-    let Some(path) = place.path() else {
+    let Some(path) = spec.path() else {
         let memory = MemoryDevice::new(*bytes);
         return Ok((Box::new(memory.map_err(|error| of(Path::new("memory"))(io::Error::other(error)))?), false));
     };
     let (file, superblock) = open_member(path, description, number, LOCK_PATIENCE)?;
     let mut member: Box<dyn Device> = Box::new(file);
-    if let Place::Volatile { seed, .. } = place {
+    if let MemberSpec::Volatile { seed, .. } = spec {
         let side = side_of(path);
         let unflushed = open_intents(&side, SIDE_BYTES)?;
         let seed = seed.wrapping_add(number as u64);
         let opened = Volatile::open(member, Box::new(unflushed), seed, &**clock);
         member = Box::new(opened.map_err(device_of(&side))?.0);
     }
-    if let Place::Spindle { kind, .. } = place {
+    if let MemberSpec::Spindle { kind, .. } = spec {
         // Below the checksums: their reads and writes move the arm, too.
         let turning = Spindle::over(member, kind.times(), clock.clone());
         member = Box::new(turning.map_err(|error| of(path)(io::Error::other(error)))?);

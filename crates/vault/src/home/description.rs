@@ -10,14 +10,14 @@ use overside_disk::{AtomicFile, BLOCK_BYTES};
 use overside_volume::LostRange;
 use overside_volume::files::Preset;
 
-use super::{HomeError, LayoutKind, MEMBERS_MAX, Place, RemotePlace, Superblock, of};
+use super::{HomeError, LayoutKind, MEMBERS_MAX, MemberSpec, RemoteVolume, Superblock, of};
 use crate::members::SpindleKind;
 
 /// What is written down of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Description {
     /// Places, and of memory and of other nodes' volumes their bytes.
-    pub(super) members: Vec<(Place, u64)>,
+    pub(super) members: Vec<(MemberSpec, u64)>,
     pub(super) layout: LayoutKind,
     pub(super) stripe: u64,
     pub(super) bytes: u64,
@@ -127,7 +127,7 @@ impl Description {
     /// As it is written down.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{FIRST}\n");
-        self.members.iter().for_each(|(place, bytes)| text.push_str(&member_text(place, *bytes)));
+        self.members.iter().for_each(|(spec, bytes)| text.push_str(&member_text(spec, *bytes)));
         let _ = writeln!(text, "layout {} {} {}", self.layout.name(), self.stripe, self.bytes);
         let id = id_text(&self.id);
         let _ = writeln!(text, "id {id}");
@@ -162,30 +162,30 @@ impl Description {
 }
 
 /// A line of a member; none: it is no such line.
-pub(super) fn take_member(members: &mut Vec<(Place, u64)>, word: &str, rest: &str) -> Option<()> {
+pub(super) fn take_member(members: &mut Vec<(MemberSpec, u64)>, word: &str, rest: &str) -> Option<()> {
     let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let member = match word {
-        "file" => (Place::File(absolute(rest)?), 0),
-        "memory" => (Place::Memory(None), rest.parse().ok()?),
+        "file" => (MemberSpec::File(absolute(rest)?), 0),
+        "memory" => (MemberSpec::Memory(None), rest.parse().ok()?),
         "volatile" => {
             let (seed, path) = rest.split_once(' ')?;
-            (Place::Volatile { seed: seed.parse().ok()?, path: absolute(path)? }, 0)
+            (MemberSpec::Volatile { seed: seed.parse().ok()?, path: absolute(path)? }, 0)
         }
         "spindle" => {
             let (kind, path) = rest.split_once(' ')?;
-            (Place::Spindle { kind: SpindleKind::parse(kind)?, path: absolute(path)? }, 0)
+            (MemberSpec::Spindle { kind: SpindleKind::parse(kind)?, path: absolute(path)? }, 0)
         }
         "remote" => {
-            let (bytes, place) = rest.split_once(' ')?;
-            let (address, volume) = place.rsplit_once('/')?;
+            let (bytes, target) = rest.split_once(' ')?;
+            let (address, volume) = target.rsplit_once('/')?;
             let (address, volume) = (address.to_owned(), volume.to_owned());
-            let place = RemotePlace { address, volume, key_file: None, access_key: None };
-            (Place::Remote(place), bytes.parse().ok()?)
+            let remote = RemoteVolume { address, volume, key_file: None, access_key: None };
+            (MemberSpec::Remote(remote), bytes.parse().ok()?)
         }
         // Of the member before.
         "key-file" | "access-key" => {
-            let (Place::Remote(place), _) = members.last_mut()? else { return None };
-            let key = if word == "key-file" { &mut place.key_file } else { &mut place.access_key };
+            let (MemberSpec::Remote(remote), _) = members.last_mut()? else { return None };
+            let key = if word == "key-file" { &mut remote.key_file } else { &mut remote.access_key };
             let is_first = key.is_none();
             *key = Some(absolute(rest)?);
             return is_first.then_some(());
@@ -197,13 +197,13 @@ pub(super) fn take_member(members: &mut Vec<(Place, u64)>, word: &str, rest: &st
 }
 
 /// A member's lines, which [`take_member`] takes one by one.
-pub(super) fn member_text(place: &Place, bytes: u64) -> String {
-    match place {
-        Place::File(path) => format!("file {}\n", path.display()),
-        Place::Memory(_) => format!("memory {bytes}\n"),
-        Place::Volatile { seed, path } => format!("volatile {seed} {}\n", path.display()),
-        Place::Spindle { kind, path } => format!("spindle {} {}\n", kind.name(), path.display()),
-        Place::Remote(remote) => {
+pub(super) fn member_text(spec: &MemberSpec, bytes: u64) -> String {
+    match spec {
+        MemberSpec::File(path) => format!("file {}\n", path.display()),
+        MemberSpec::Memory(_) => format!("memory {bytes}\n"),
+        MemberSpec::Volatile { seed, path } => format!("volatile {seed} {}\n", path.display()),
+        MemberSpec::Spindle { kind, path } => format!("spindle {} {}\n", kind.name(), path.display()),
+        MemberSpec::Remote(remote) => {
             let mut text = format!("remote {bytes} {remote}\n");
             let keys = [("key-file", &remote.key_file), ("access-key", &remote.access_key)];
             let given = keys.into_iter().filter_map(|(word, key)| Some((word, key.as_ref()?)));

@@ -11,7 +11,7 @@ use overside_verbs::Clock;
 
 use super::description::Description;
 use super::remote::{self, Reached};
-use super::{Creation, HomeError, LayoutKind, Place, RemotePlace, Superblock, of};
+use super::{Creation, HomeError, LayoutKind, MemberSpec, RemoteVolume, Superblock, of};
 use crate::members::volatile::SIDE_BYTES;
 
 /// Makes the members of a volume that is to be. They go again, unless it comes about.
@@ -25,39 +25,39 @@ pub(super) fn make_members<'a>(
     let Creation { layout, stripe, bytes, id, files, .. } = *creation;
     let (stale, lost, grows) = (BTreeSet::new(), BTreeSet::new(), None);
     let mut written = Description { members: Vec::new(), layout, stripe, bytes, id, stale, lost, grows, files };
-    for (member, place) in creation.members.iter().enumerate() {
-        if let Place::Memory(asked) = place {
+    for (member, spec) in creation.members.iter().enumerate() {
+        if let MemberSpec::Memory(asked) = spec {
             let member_bytes = asked.unwrap_or(needed);
             if member_bytes < needed {
                 let why = format!("memory of {member_bytes} bytes is too small: {needed} are needed of each member");
                 return Err(HomeError::Member { path: description.to_path_buf(), why });
             }
-            written.members.push((place.clone(), member_bytes));
+            written.members.push((spec.clone(), member_bytes));
             continue;
         }
         let members = creation.members.len() as u16;
         let superblock = Superblock { members, ..written.superblock(&creation.name, member, needed) };
-        written.members.push(make_place(place, &superblock, (id, member), &mut made)?);
+        written.members.push(make_specified(spec, &superblock, (id, member), &mut made)?);
     }
     Ok((written, made))
 }
 
 /// Makes a member that outlives the node; what is written down of it.
-pub(super) fn make_place(
-    place: &Place,
+pub(super) fn make_specified(
+    spec: &MemberSpec,
     superblock: &Superblock,
     member: ([u8; 16], usize),
     made: &mut Made<'_>,
-) -> Result<(Place, u64), HomeError> {
-    if let Place::Remote(remote) = place {
+) -> Result<(MemberSpec, u64), HomeError> {
+    if let MemberSpec::Remote(remote) = spec {
         // Its own node has checksums.
         remote::make(made.reach, remote, &Superblock { sums_bytes: 0, ..superblock.clone() }, &**made.clock)?;
         made.remotes.push((remote.clone(), member));
-        return Ok((place.clone(), superblock.member_bytes));
+        return Ok((spec.clone(), superblock.member_bytes));
     }
-    let Some(path) = place.path() else { return Ok((place.clone(), superblock.member_bytes)) };
+    let Some(path) = spec.path() else { return Ok((spec.clone(), superblock.member_bytes)) };
     let path = std::path::absolute(path).map_err(of(path))?;
-    let side = matches!(place, Place::Volatile { .. }).then(|| side_of(&path));
+    let side = matches!(spec, MemberSpec::Volatile { .. }).then(|| side_of(&path));
     side.as_deref().map_or(Ok(()), is_free)?;
     make_member(&path, superblock)?;
     made.files.push(path.clone());
@@ -65,25 +65,25 @@ pub(super) fn make_place(
         make_side(&side)?;
         made.files.push(side);
     }
-    Ok((place.at(path), 0))
+    Ok((spec.at(path), 0))
 }
 
 /// What is written down of it is lines of text.
-pub(super) fn can_be_written(place: &Place) -> Result<(), HomeError> {
+pub(super) fn can_be_written(spec: &MemberSpec) -> Result<(), HomeError> {
     let is_text = |path: &Path| path.to_str().is_some_and(|path| !path.contains(char::is_control));
-    let (fits, why) = match place {
-        Place::Remote(remote) => {
+    let (fits, why) = match spec {
+        MemberSpec::Remote(remote) => {
             let mut keys = [&remote.key_file, &remote.access_key].into_iter().flatten();
             let fits =
                 !remote.to_string().contains(char::is_control) && keys.all(|key| key.is_absolute() && is_text(key));
             (fits, "it, or a key's absolute path, cannot be written down; choose another")
         }
-        place => {
+        spec => {
             let fits = |path: &Path| std::path::absolute(path).is_ok_and(|path| is_text(&path));
-            (place.path().is_none_or(fits), "its path cannot be written down; choose another")
+            (spec.path().is_none_or(fits), "its path cannot be written down; choose another")
         }
     };
-    if fits { Ok(()) } else { Err(HomeError::Member { path: place.named(), why: why.to_owned() }) }
+    if fits { Ok(()) } else { Err(HomeError::Member { path: spec.named(), why: why.to_owned() }) }
 }
 
 /// Nothing lies where a member is to be.
@@ -143,7 +143,7 @@ pub(super) fn member_bytes(creation: &Creation) -> u64 {
 pub(super) struct Made<'a> {
     pub(super) files: Vec<PathBuf>,
     /// Volumes of other nodes: which member each is.
-    remotes: Vec<(RemotePlace, ([u8; 16], usize))>,
+    remotes: Vec<(RemoteVolume, ([u8; 16], usize))>,
     reach: Reached<'a>,
     clock: &'a Arc<dyn Clock>,
 }
@@ -163,8 +163,8 @@ impl<'a> Made<'a> {
 impl Drop for Made<'_> {
     fn drop(&mut self) {
         self.files.iter().for_each(|path| _ = fs::remove_file(path));
-        for (place, member) in &self.remotes {
-            let _ = remote::release(self.reach, place, *member, &**self.clock);
+        for (remote, member) in &self.remotes {
+            let _ = remote::release(self.reach, remote, *member, &**self.clock);
         }
     }
 }

@@ -5,7 +5,7 @@ mod assemble;
 mod description;
 mod hostile;
 mod making;
-mod place;
+mod member_spec;
 mod remote;
 mod repair;
 mod superblock;
@@ -13,8 +13,8 @@ mod unfinished;
 
 #[doc(hidden)]
 pub use hostile::{fuzz_superblock, seeds_superblock};
-pub use place::Place;
-pub use remote::{Reach, RemotePlace};
+pub use member_spec::MemberSpec;
+pub use remote::{Reach, RemoteVolume};
 pub use superblock::{DATA_START, LayoutKind, NAME_BYTES_MAX, NoSuperblock, Superblock};
 
 use std::fs;
@@ -50,7 +50,7 @@ pub struct Creation {
     /// Its length in bytes.
     pub bytes: u64,
     /// What it is to lie on.
-    pub members: Vec<Place>,
+    pub members: Vec<MemberSpec>,
     /// How.
     pub layout: LayoutKind,
     /// Of RAID 0 and 5, bytes on a member before the next one's turn.
@@ -217,7 +217,7 @@ impl Home {
             let path = description;
             return Err(HomeError::Member { path, why: format!("a volume has 1 to {MEMBERS_MAX} members (--on)") });
         }
-        let durable = creation.members.iter().filter(|place| place.is_durable()).count();
+        let durable = creation.members.iter().filter(|spec| spec.is_durable()).count();
         if creation.layout.is_redundant() && durable != 0 && durable != count {
             let why = "a mirror or RAID 5 of files and memory would read what the memory has lost; use files alone";
             return Err(HomeError::Member { path: description, why: why.to_owned() });
@@ -270,8 +270,8 @@ impl Home {
         let (description, path) = (self.description(name)?, self.path(name));
         let _held = remote::hold(&description, &path, clock, DELETE_PATIENCE)?;
         let (mut members, mut sides, mut left) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, (place, _)) in description.members.iter().enumerate() {
-            let Some(path) = place.path() else { continue };
+        for (number, (spec, _)) in description.members.iter().enumerate() {
+            let Some(path) = spec.path() else { continue };
             match open_member(path, &description, number, DELETE_PATIENCE) {
                 // It stays locked until all is gone.
                 Ok((member, _)) => members.push((path.to_path_buf(), member)),
@@ -282,15 +282,15 @@ impl Home {
                 Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
-            sides.extend(matches!(place, Place::Volatile { .. }).then(|| side_of(path)));
+            sides.extend(matches!(spec, MemberSpec::Volatile { .. }).then(|| side_of(path)));
         }
         // First what says that there is a volume: half a deletion leaves files, and no volume without members.
         fs::remove_file(&path).map_err(of(&path))?;
-        for (number, (place, _)) in description.members.iter().enumerate() {
-            if let Place::Remote(remote) = place
+        for (number, (spec, _)) in description.members.iter().enumerate() {
+            if let MemberSpec::Remote(remote) = spec
                 && let Err(why) = remote::release(self.reach.as_ref(), remote, (description.id, number), &**clock)
             {
-                left.push((place.named(), why));
+                left.push((spec.named(), why));
             }
         }
         for (path, _) in &members {

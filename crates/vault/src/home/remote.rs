@@ -15,13 +15,13 @@ use overside_volume::wire::Role;
 use overside_volume::{Device, DeviceError, Health, MemberState, SECTOR_BYTES, Work, complete};
 
 use super::description::Description;
-use super::{DATA_START, DISK_PATIENCE, HomeError, Place, Superblock, of};
+use super::{DATA_START, DISK_PATIENCE, HomeError, MemberSpec, Superblock, of};
 use crate::members::RemoteMember;
 use crate::server::lock;
 
 /// A volume of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemotePlace {
+pub struct RemoteVolume {
     /// Where the node listens.
     pub address: String,
     /// The volume's name there.
@@ -38,19 +38,19 @@ pub trait Reach: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Why not, and what to do, in a line.
-    fn attach(&self, place: &RemotePlace, options: LinkOptions) -> Result<Volume, String>;
+    fn attach(&self, remote: &RemoteVolume, options: LinkOptions) -> Result<Volume, String>;
 
     /// Has its node make a volume larger that nobody uses.
     ///
     /// # Errors
     /// Why not, and what to do, in a line.
-    fn resize(&self, place: &RemotePlace, bytes: u64) -> Result<(), String>;
+    fn resize(&self, remote: &RemoteVolume, bytes: u64) -> Result<(), String>;
 
     /// Where its connections' threads come from.
     fn threads(&self) -> Arc<dyn Threads>;
 }
 
-impl fmt::Display for RemotePlace {
+impl fmt::Display for RemoteVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.volume)
     }
@@ -115,7 +115,7 @@ pub(super) fn hold(
     clock: &Arc<dyn Clock>,
     patience: Duration,
 ) -> Result<Held, HomeError> {
-    if !description.members.iter().any(|(place, _)| matches!(place, Place::Remote(_))) {
+    if !description.members.iter().any(|(spec, _)| matches!(spec, MemberSpec::Remote(_))) {
         return Ok(None);
     }
     let path = path.with_extension(LOCK_EXTENSION);
@@ -134,15 +134,15 @@ pub(super) fn hold(
 /// A member on another node, which must be there; or, where there are others, why it is not. Then it is attached as soon
 /// as its node is back.
 pub(super) fn open(
-    (place, bytes): (&RemotePlace, u64),
+    (remote, bytes): (&RemoteVolume, u64),
     description: &Description,
     number: usize,
     (reach, clock): (Reached<'_>, &Arc<dyn Clock>),
     (held, others): (&Held, Option<&Arc<Others>>),
 ) -> Result<(RemoteMember, Option<HomeError>), HomeError> {
-    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let wrong = |why: String| HomeError::Member { path: remote.to_string().into(), why };
     let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?.clone();
-    let (own, id, its_clock) = (place.clone(), description.id, clock.clone());
+    let (own, id, its_clock) = (remote.clone(), description.id, clock.clone());
     let may_lack = others.is_some();
     let spare = others.map(|others| Arc::new(One(others.clone(), number)) as Arc<dyn Spare>);
     let give_up = may_lack.then_some(GIVE_UP);
@@ -169,14 +169,14 @@ pub(super) fn open(
 /// node, or one that serves a copy of the home folder, and is fenced off.
 fn attach(
     reach: &dyn Reach,
-    place: &RemotePlace,
+    remote: &RemoteVolume,
     (id, number): ([u8; 16], usize),
     bytes: u64,
     options: LinkOptions,
     clock: &dyn Clock,
 ) -> Result<Volume, String> {
     let reads = LinkOptions { role: Role::Reader, returns: false, spare: None, ..options.clone() };
-    let mut volume = reach.attach(place, reads)?;
+    let mut volume = reach.attach(remote, reads)?;
     let found = look(&mut volume, clock);
     let room = volume.geometry();
     volume.close(GOODBYE_PATIENCE);
@@ -191,19 +191,19 @@ fn attach(
     {
         return Err("is shorter than it was made, or of another kind; restore it".to_owned());
     }
-    reach.attach(place, LinkOptions { role: Role::TakeOver, ..options })
+    reach.attach(remote, LinkOptions { role: Role::TakeOver, ..options })
 }
 
 /// Makes a volume of another node a member: it must be empty, and nobody may write it.
 pub(super) fn make(
     reach: Reached<'_>,
-    place: &RemotePlace,
+    remote: &RemoteVolume,
     superblock: &Superblock,
     clock: &dyn Clock,
 ) -> Result<(), HomeError> {
-    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let wrong = |why: String| HomeError::Member { path: remote.to_string().into(), why };
     let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
-    let mut volume = reach.attach(place, link()).map_err(&wrong)?;
+    let mut volume = reach.attach(remote, link()).map_err(&wrong)?;
     let (room, needed) = (volume.geometry(), superblock.data_start().saturating_add(superblock.member_bytes));
     let mut made = || {
         if room.bytes < needed {
@@ -229,13 +229,13 @@ pub(super) fn make(
 /// What a member on another node says of itself.
 pub(super) fn superblock(
     reach: Reached<'_>,
-    place: &RemotePlace,
+    remote: &RemoteVolume,
     (id, number): ([u8; 16], usize),
     clock: &dyn Clock,
 ) -> Result<Superblock, HomeError> {
-    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let wrong = |why: String| HomeError::Member { path: remote.to_string().into(), why };
     let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
-    let mut volume = reach.attach(place, LinkOptions { role: Role::Reader, ..link() }).map_err(&wrong)?;
+    let mut volume = reach.attach(remote, LinkOptions { role: Role::Reader, ..link() }).map_err(&wrong)?;
     let found = look(&mut volume, clock);
     volume.close(GOODBYE_PATIENCE);
     let found = found.map_err(&wrong)?.filter(|found| found.id == id && usize::from(found.member) == number);
@@ -243,11 +243,11 @@ pub(super) fn superblock(
 }
 
 /// A volume of another node gets room for so many bytes, where it has fewer.
-pub(super) fn make_room(reach: Reached<'_>, place: &RemotePlace, bytes: u64) -> Result<(), HomeError> {
-    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+pub(super) fn make_room(reach: Reached<'_>, remote: &RemoteVolume, bytes: u64) -> Result<(), HomeError> {
+    let wrong = |why: String| HomeError::Member { path: remote.to_string().into(), why };
     let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
     let room = || -> Result<u64, String> {
-        let volume = reach.attach(place, LinkOptions { role: Role::Reader, ..link() })?;
+        let volume = reach.attach(remote, LinkOptions { role: Role::Reader, ..link() })?;
         let room = volume.geometry().bytes;
         volume.close(GOODBYE_PATIENCE);
         Ok(room)
@@ -261,7 +261,7 @@ pub(super) fn make_room(reach: Reached<'_>, place: &RemotePlace, bytes: u64) -> 
             "has {before} bytes, and would need {bytes}; `overside volume resize` it on its node first: {why}"
         ))
     };
-    reach.resize(place, bytes).map_err(small)?;
+    reach.resize(remote, bytes).map_err(small)?;
     let after = room().map_err(&wrong)?;
     if after >= bytes { Ok(()) } else { Err(small(format!("it has {after} bytes now"))) }
 }
@@ -269,14 +269,14 @@ pub(super) fn make_room(reach: Reached<'_>, place: &RemotePlace, bytes: u64) -> 
 /// A member on another node becomes larger, which has the room. What is new reads as zeros.
 pub(super) fn grow(
     reach: Reached<'_>,
-    place: &RemotePlace,
+    remote: &RemoteVolume,
     member: ([u8; 16], usize),
     (before, grown): (u64, &Superblock),
     clock: &dyn Clock,
 ) -> Result<(), HomeError> {
-    let wrong = |why: String| HomeError::Member { path: place.to_string().into(), why };
+    let wrong = |why: String| HomeError::Member { path: remote.to_string().into(), why };
     let reach = reach.ok_or_else(|| wrong(NO_REACH.to_owned()))?;
-    let mut volume = attach(&**reach, place, member, grown.member_bytes, link(), clock).map_err(&wrong)?;
+    let mut volume = attach(&**reach, remote, member, grown.member_bytes, link(), clock).map_err(&wrong)?;
     let mut larger = || {
         if before < grown.member_bytes {
             let (at, length) = (grown.data_start() + before, grown.member_bytes - before);
@@ -294,12 +294,12 @@ pub(super) fn grow(
 /// It is a member no more, and empty where its superblock was.
 pub(super) fn release(
     reach: Reached<'_>,
-    place: &RemotePlace,
+    remote: &RemoteVolume,
     (id, number): ([u8; 16], usize),
     clock: &dyn Clock,
 ) -> Result<(), String> {
     let reach = reach.ok_or(NO_REACH)?;
-    let mut volume = attach(&**reach, place, (id, number), 0, link(), clock)?;
+    let mut volume = attach(&**reach, remote, (id, number), 0, link(), clock)?;
     let released = write(&mut volume, &[0; BLOCK_BYTES], clock);
     volume.close(GOODBYE_PATIENCE);
     released
@@ -309,11 +309,11 @@ pub(super) fn release(
 /// off.
 pub(super) fn release_left(
     reach: Reached<'_>,
-    place: &RemotePlace,
+    remote: &RemoteVolume,
     (id, number): ([u8; 16], usize),
     clock: &dyn Clock,
 ) -> Result<(), String> {
-    let mut volume = reach.ok_or(NO_REACH)?.attach(place, link())?;
+    let mut volume = reach.ok_or(NO_REACH)?.attach(remote, link())?;
     let is_its = |found: &Superblock| found.id == id && usize::from(found.member) == number;
     let released = look(&mut volume, clock).and_then(|found| match found.filter(is_its) {
         Some(_) => write(&mut volume, &[0; BLOCK_BYTES], clock),

@@ -11,7 +11,7 @@ use overside_volume::{Device, Hint, MemberState, Work, complete, wait};
 use super::assemble::{assemble, member_bytes, open_member};
 use super::description::Description;
 use super::making::{make_member, make_side, side_of};
-use super::{DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, Place, Superblock, of, remote};
+use super::{DELETE_PATIENCE, DISK_PATIENCE, Home, HomeError, MemberSpec, Superblock, of, remote};
 
 impl Home {
     /// Brings each member up to date that has missed writes, and makes those anew that are gone.
@@ -30,14 +30,14 @@ impl Home {
         let (mut description, places) = (self.ready(name, clock)?, (self.path(name), self.intents(name)));
         let held = remote::hold(&description, &places.0, clock, DELETE_PATIENCE)?;
         let (mut source, mut gone, mut refused) = (None, Vec::new(), None);
-        for (number, (place, _)) in description.members.iter().enumerate() {
-            if let (Place::Remote(remote), true) = (place, description.stale.contains(&number)) {
+        for (number, (spec, _)) in description.members.iter().enumerate() {
+            if let (MemberSpec::Remote(remote), true) = (spec, description.stale.contains(&number)) {
                 // Its node has to be there.
                 let bytes = description.members[number].1;
                 let opened = remote::open((remote, bytes), &description, number, self.around(clock), (&held, None));
                 refused = refused.or(opened.err());
             }
-            let Some(path) = place.path() else { continue };
+            let Some(path) = spec.path() else { continue };
             match open_member(path, &description, number, DELETE_PATIENCE) {
                 Err(error @ HomeError::InUse(_)) => return Err(error),
                 Err(HomeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => gone.push(number),
@@ -54,7 +54,7 @@ impl Home {
         if let Some(error) = refused {
             return Err(error);
         }
-        let named = |number: &usize| description.members.get(*number).map(|(place, _)| place.named());
+        let named = |number: &usize| description.members.get(*number).map(|(spec, _)| spec.named());
         let stale: Vec<PathBuf> = description.stale.iter().filter_map(named).collect();
         if stale.is_empty() {
             return Ok(stale);

@@ -10,7 +10,7 @@ use overside_verbs::SystemClock;
 use overside_volume::{LostRange, Work, complete as carry_out};
 
 fn creation(folder: &Path, layout: LayoutKind, count: usize) -> Creation {
-    let members = (0..count).map(|member| Place::File(folder.join(format!("m{member}.img")))).collect();
+    let members = (0..count).map(|member| MemberSpec::File(folder.join(format!("m{member}.img")))).collect();
     Creation {
         name: "pg".into(),
         bytes: 3 << 20,
@@ -305,7 +305,7 @@ fn what_a_crash_left_of_a_member_that_is_gone_is_named_until_it_is_back_or_writt
             "it is made anew" => {
                 assert_eq!(home.repair("pg", &clock(), |_, _| {}).unwrap(), std::slice::from_ref(&member));
             }
-            _ => drop(home.replace("pg", &member.display().to_string(), &Place::File(new.clone()), &clock()).unwrap()),
+            _ => drop(home.replace("pg", &member.display().to_string(), &MemberSpec::File(new.clone()), &clock()).unwrap()),
         }
         let mut opened = home.open_volume("pg", &clock()).unwrap();
         until_current(&mut opened);
@@ -333,9 +333,9 @@ fn a_mirror_of_files_and_memory_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let home = Home::open(&folder.path().join("home")).unwrap();
     let mut mixed = creation(folder.path(), LayoutKind::Mirror, 2);
-    mixed.members[0] = Place::Memory(None);
+    mixed.members[0] = MemberSpec::Memory(None);
     assert!(home.create(&mixed, &clock()).unwrap_err().to_string().contains("memory has lost"));
-    mixed.members[1] = Place::Memory(None);
+    mixed.members[1] = MemberSpec::Memory(None);
     home.create(&mixed, &clock()).unwrap();
     assert_eq!(content(&home), 0);
 }
@@ -445,13 +445,13 @@ fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
         write(&home, 4);
         let [first, second, third] = ["m0.img", "m1.img", "new.img"].map(|name| folder.path().join(name));
         let by = |old: &Path, new: &Path| {
-            home.replace("pg", &old.display().to_string(), &Place::File(new.to_path_buf()), &clock())
+            home.replace("pg", &old.display().to_string(), &MemberSpec::File(new.to_path_buf()), &clock())
         };
         let before = fs::read_to_string(home.path("pg")).unwrap();
         assert!(by(&third, &first).unwrap_err().to_string().contains("has no member"));
         assert!(by(&first, &second).unwrap_err().to_string().contains("is there already"));
         assert!(by(&first, &folder.path().join("no/folder")).is_err());
-        let memory = home.replace("pg", &first.display().to_string(), &Place::Memory(None), &clock());
+        let memory = home.replace("pg", &first.display().to_string(), &MemberSpec::Memory(None), &clock());
         assert!(memory.unwrap_err().to_string().contains("memory"));
         let open = home.device("pg", &clock()).unwrap();
         assert!(matches!(by(&first, &third), Err(HomeError::InUse(_))));
@@ -459,7 +459,7 @@ fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
         assert_eq!(fs::read_to_string(home.path("pg")).unwrap(), before, "half a step leaves nothing");
         assert!(!third.exists());
         fs::remove_file(&first).unwrap();
-        assert_eq!(by(&first, &third).unwrap(), Place::File(first.clone()));
+        assert_eq!(by(&first, &third).unwrap(), MemberSpec::File(first.clone()));
         assert_eq!(home.description("pg").unwrap().stale, [0].into());
         let refused = by(&second, &first).unwrap_err().to_string();
         assert!(refused.contains("wait until they are current"), "{refused}");
@@ -478,7 +478,7 @@ fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
     let home = Home::open(&folder.path().join("home")).unwrap();
     home.create(&creation(folder.path(), LayoutKind::Concat, 2), &clock()).unwrap();
     let first = folder.path().join("m0.img").display().to_string();
-    let refused = home.replace("pg", &first, &Place::File(folder.path().join("x")), &clock()).unwrap_err();
+    let refused = home.replace("pg", &first, &MemberSpec::File(folder.path().join("x")), &clock()).unwrap_err();
     assert!(refused.to_string().contains("cannot do without"), "{refused}");
 }
 
@@ -489,7 +489,7 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     let home = Home::open(&folder.path().join("home")).unwrap();
     let (clock, three) = (clock(), creation(folder.path(), LayoutKind::Parity, 3));
     let note = home.folder().join(format!("pg{}", unfinished::NOTE_SUFFIX));
-    let members: Vec<PathBuf> = three.members.iter().map(|place| place.path().unwrap().to_path_buf()).collect();
+    let members: Vec<PathBuf> = three.members.iter().map(|spec| spec.path().unwrap().to_path_buf()).collect();
     let there = || members.iter().map(|member| member.exists()).collect::<Vec<_>>();
     let held = Unfinished::note(home.folder(), (&three.name, &three.id), three.members.iter().enumerate()).unwrap();
     let (_, made) = make_members(&three, &home.path("pg"), home.around(&clock)).unwrap();
@@ -520,7 +520,7 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     fs::write(home.folder().join(format!("gone{}", unfinished::NOTE_SUFFIX)), gone).unwrap();
     // Cut before its end it says nothing.
     fs::write(home.folder().join(format!("cut{}", unfinished::NOTE_SUFFIX)), &text[..text.len() - 1]).unwrap();
-    let memory = Creation { members: vec![Place::Memory(None)], layout: LayoutKind::Concat, ..other };
+    let memory = Creation { members: vec![MemberSpec::Memory(None)], layout: LayoutKind::Concat, ..other };
     home.create(&memory, &clock).unwrap();
     assert_eq!((there(), note.exists()), (vec![true; 3], false));
     home.device("pg", &clock).unwrap();
@@ -536,8 +536,8 @@ fn what_a_killed_replacement_leaves_is_taken_away_by_the_next() {
     home.create(&two, &clock).unwrap();
     write(&home, 5);
     let [first, second, third] = ["m0.img", "m1.img", "m2.img"].map(|name| folder.path().join(name));
-    let (note, new) = (home.folder().join("pg.making"), Place::File(third.clone()));
-    let replaces = |old: &Path, new: &Place| home.replace("pg", old.to_str().unwrap(), new, &clock);
+    let (note, new) = (home.folder().join("pg.making"), MemberSpec::File(third.clone()));
+    let replaces = |old: &Path, new: &MemberSpec| home.replace("pg", old.to_str().unwrap(), new, &clock);
     let held = Unfinished::note(home.folder(), ("pg", &two.id), [(0, &new)]).unwrap();
     let refused = replaces(&first, &new).unwrap_err().to_string();
     assert!(refused.contains("is being made, or gets a member, by another process"), "{refused}");
@@ -553,7 +553,7 @@ fn what_a_killed_replacement_leaves_is_taken_away_by_the_next() {
     fs::write(&note, &text).unwrap();
     home.repair("pg", &clock, |_, _| {}).unwrap();
     // An old member is in no place of its volume, either, and no replacement's to take away.
-    let refused = replaces(&second, &Place::File(first.clone())).unwrap_err().to_string();
+    let refused = replaces(&second, &MemberSpec::File(first.clone())).unwrap_err().to_string();
     assert!(refused.contains("is there already"), "{refused}");
     assert!(first.exists() && third.exists() && !note.exists());
     fs::remove_file(&second).unwrap();
@@ -572,13 +572,13 @@ impl std::fmt::Debug for Meanwhile {
 impl Reach for Meanwhile {
     fn attach(
         &self,
-        _: &RemotePlace,
+        _: &RemoteVolume,
         _: overside_volume::client::LinkOptions,
     ) -> Result<overside_volume::client::Volume, String> {
         self.0();
         Err("nobody is there".to_owned())
     }
-    fn resize(&self, _: &RemotePlace, _: u64) -> Result<(), String> {
+    fn resize(&self, _: &RemoteVolume, _: u64) -> Result<(), String> {
         Err("nobody is there".to_owned())
     }
     fn threads(&self) -> Arc<dyn overside_service::Threads> {
@@ -595,13 +595,13 @@ fn of_two_replacements_at_once_the_second_is_refused_and_the_first_stays() {
     write(&home, 6);
     let [first, second, third, fourth] = ["m0.img", "m1.img", "m2.img", "m3.img"].map(|name| folder.path().join(name));
     // A leftover on another node is looked for just before the note is made.
-    let far = RemotePlace { address: "tcp:nowhere".into(), volume: "x".into(), key_file: None, access_key: None };
+    let far = RemoteVolume { address: "tcp:nowhere".into(), volume: "x".into(), key_file: None, access_key: None };
     let note = home.folder().join(format!("far{}", unfinished::NOTE_SUFFIX));
-    let held = Unfinished::note(home.folder(), ("far", &[7; 16]), [(1, &Place::Remote(far))]).unwrap();
+    let held = Unfinished::note(home.folder(), ("far", &[7; 16]), [(1, &MemberSpec::Remote(far))]).unwrap();
     let text = fs::read(&note).unwrap();
     drop(held);
     fs::write(&note, text).unwrap();
-    let (other, old, new) = (home.clone(), first.display().to_string(), Place::File(third.clone()));
+    let (other, old, new) = (home.clone(), first.display().to_string(), MemberSpec::File(third.clone()));
     let done = std::sync::atomic::AtomicUsize::new(0);
     let meanwhile = Meanwhile(Box::new(move || {
         if done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
@@ -609,17 +609,17 @@ fn of_two_replacements_at_once_the_second_is_refused_and_the_first_stays() {
         }
     }));
     let slow = home.clone().reaching(Arc::new(meanwhile));
-    let refused = slow.replace("pg", second.to_str().unwrap(), &Place::File(fourth.clone()), &clock()).unwrap_err();
+    let refused = slow.replace("pg", second.to_str().unwrap(), &MemberSpec::File(fourth.clone()), &clock()).unwrap_err();
     assert!(refused.to_string().contains("has been changed meanwhile"), "{refused}");
     let places = |home: &Home| {
         let description = home.description("pg").unwrap();
-        description.members.into_iter().map(|(place, _)| place).collect::<Vec<_>>()
+        description.members.into_iter().map(|(spec, _)| spec).collect::<Vec<_>>()
     };
-    assert_eq!(places(&home), [Place::File(third.clone()), Place::File(second)]);
+    assert_eq!(places(&home), [MemberSpec::File(third.clone()), MemberSpec::File(second)]);
     assert!(note.exists() && !fourth.exists(), "what could not be looked at stays");
     // Nothing is made under its name before that.
     let same = Creation { name: "far".to_owned(), ..creation(folder.path(), LayoutKind::Concat, 1) };
-    let members = vec![Place::File(folder.path().join("m9.img"))];
+    let members = vec![MemberSpec::File(folder.path().join("m9.img"))];
     let refused = slow.create(&Creation { members, ..same }, &clock()).unwrap_err().to_string();
     assert!(refused.contains("members that a killed process left"), "{refused}");
     assert!(note.exists() && third.exists());
@@ -640,9 +640,9 @@ fn a_note_takes_no_member_of_a_volume_that_was_moved() {
     home.create(&two, &clock).unwrap();
     fs::write(&note, &text).unwrap();
     fs::rename(home.path("pg"), home.path("moved")).unwrap();
-    let memory = Creation { members: vec![Place::Memory(None)], ..creation(folder.path(), LayoutKind::Concat, 1) };
+    let memory = Creation { members: vec![MemberSpec::Memory(None)], ..creation(folder.path(), LayoutKind::Concat, 1) };
     home.create(&Creation { name: "other".to_owned(), ..memory }, &clock).unwrap();
-    assert!(!note.exists() && two.members.iter().all(|place| place.path().unwrap().exists()));
+    assert!(!note.exists() && two.members.iter().all(|spec| spec.path().unwrap().exists()));
     home.device("moved", &clock).unwrap();
 }
 
@@ -652,30 +652,30 @@ fn places_that_are_no_line_of_text_are_refused_before_they_are_noted() {
     let home = Home::open(&folder.path().join("home")).unwrap();
     let remote = |address: &str, key: &str| {
         let (address, volume, key_file) = (address.to_owned(), "m".to_owned(), Some(PathBuf::from(key)));
-        Place::Remote(RemotePlace { address, volume, key_file, access_key: None })
+        MemberSpec::Remote(RemoteVolume { address, volume, key_file, access_key: None })
     };
     let two = creation(folder.path(), LayoutKind::Mirror, 2);
     home.create(&two, &clock()).unwrap();
     let odd = |name: &str| folder.path().join(name);
-    for place in [
-        Place::File(odd("a\nb")),
-        Place::Volatile { seed: 1, path: odd("a\u{7f}") },
-        Place::File(odd("\u{85}")),
+    for spec in [
+        MemberSpec::File(odd("a\nb")),
+        MemberSpec::Volatile { seed: 1, path: odd("a\u{7f}") },
+        MemberSpec::File(odd("\u{85}")),
         remote("shm:a\nb", "/key"),
         remote("shm:a", "key"),
         remote("shm:a", "/k\ney"),
     ] {
-        let made = Creation { name: "odd".to_owned(), members: vec![place.clone()], ..two.clone() };
+        let made = Creation { name: "odd".to_owned(), members: vec![spec.clone()], ..two.clone() };
         let made = Creation { layout: LayoutKind::Concat, ..made };
         for refused in [
             home.create(&made, &clock()).unwrap_err().to_string(),
-            home.replace("pg", two.members[0].to_string().as_str(), &place, &clock()).unwrap_err().to_string(),
+            home.replace("pg", two.members[0].to_string().as_str(), &spec, &clock()).unwrap_err().to_string(),
         ] {
-            assert!(refused.contains("cannot be written down"), "{place:?}: {refused}");
+            assert!(refused.contains("cannot be written down"), "{spec:?}: {refused}");
         }
         let left =
             fs::read_dir(home.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>();
-        assert_eq!(left, ["pg.intents", "pg.volume"].map(Into::into).into(), "{place:?}");
+        assert_eq!(left, ["pg.intents", "pg.volume"].map(Into::into).into(), "{spec:?}");
     }
 }
 
@@ -687,7 +687,7 @@ fn the_side_file_of_a_member_that_forgets_goes_with_it() {
     let [member, plain] = ["v.img", "m0.img"].map(|name| folder.path().join(name));
     let [side, strangers] = [&member, &plain].map(|member| side_of(member));
     let forgets = Creation {
-        members: vec![Place::Volatile { seed: 1, path: member.clone() }],
+        members: vec![MemberSpec::Volatile { seed: 1, path: member.clone() }],
         ..creation(folder.path(), LayoutKind::Concat, 1)
     };
     fs::write(&side, "a stranger's").unwrap();

@@ -14,7 +14,7 @@ use super::description::{Description, id_text, member_text, parse_id, take_membe
 use super::making::side_of;
 use super::remote::{self, Reached};
 use super::repair::superblock;
-use super::{HomeError, INTENTS_SUFFIX, Place, SUFFIX, of};
+use super::{HomeError, INTENTS_SUFFIX, MemberSpec, SUFFIX, of};
 
 /// The note of what is being made, held for as long as that lasts.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Unfinished {
     pub(super) fn note<'a>(
         folder: &Path,
         (name, id): (&str, &[u8; 16]),
-        members: impl IntoIterator<Item = (usize, &'a Place)>,
+        members: impl IntoIterator<Item = (usize, &'a MemberSpec)>,
     ) -> Result<Unfinished, HomeError> {
         let path = folder.join(format!("{name}{NOTE_SUFFIX}"));
         let mut file =
@@ -46,10 +46,10 @@ impl Unfinished {
             return Err(HomeError::Refused { name: name.to_owned(), why: why.to_owned() });
         }
         let mut text = id_text(id);
-        for (number, place) in members {
-            let path = place.path().map(|path| std::path::absolute(path).map_err(of(path))).transpose()?;
-            let place = path.map_or_else(|| place.clone(), |path| place.at(path));
-            text.extend(member_text(&place, 0).lines().map(|line| format!("\n{number} {line}")));
+        for (number, spec) in members {
+            let path = spec.path().map(|path| std::path::absolute(path).map_err(of(path))).transpose()?;
+            let spec = path.map_or_else(|| spec.clone(), |path| spec.at(path));
+            text.extend(member_text(&spec, 0).lines().map(|line| format!("\n{number} {line}")));
         }
         text.push_str(END);
         file.write_all(text.as_bytes()).map_err(of(&path))?;
@@ -94,20 +94,20 @@ fn take_away(
         let all = all.filter(|path| path.to_str().is_some_and(|path| path.ends_with(SUFFIX)));
         // While one cannot be read, nobody knows whose members they are.
         let volumes = all.map(|path| Description::read(&path)).collect::<Result<Vec<_>, _>>()?;
-        let is_member = |place: &Place| {
+        let is_member = |spec: &MemberSpec| {
             let volumes = volumes.iter().flatten().filter(|volume| volume.id == id);
-            volumes.flat_map(|volume| &volume.members).any(|(member, _)| member.is_where(place))
+            volumes.flat_map(|volume| &volume.members).any(|(member, _)| member.is_where(spec))
         };
-        for (number, place) in members.iter().filter(|(_, place)| !is_member(place)) {
-            if let Place::Remote(remote) = place {
+        for (number, spec) in members.iter().filter(|(_, spec)| !is_member(spec)) {
+            if let MemberSpec::Remote(remote) = spec {
                 let left = remote::release_left(reach, remote, (id, *number), &**clock);
-                left.map_err(|why| HomeError::Member { path: place.named(), why })?;
+                left.map_err(|why| HomeError::Member { path: spec.named(), why })?;
             }
             // Whatever else lies there is a stranger's.
-            let Some(member) = place.path().filter(|path| superblock(path).is_ok_and(|found| found.id == id)) else {
+            let Some(member) = spec.path().filter(|path| superblock(path).is_ok_and(|found| found.id == id)) else {
                 continue;
             };
-            if let Place::Volatile { path, .. } = place {
+            if let MemberSpec::Volatile { path, .. } = spec {
                 // The member says whose it is.
                 let _ = fs::remove_file(side_of(path));
             }
@@ -125,7 +125,7 @@ struct Noted {
     /// The volume's.
     id: [u8; 16],
     /// By their numbers.
-    members: Vec<(usize, Place)>,
+    members: Vec<(usize, MemberSpec)>,
 }
 
 fn noted(text: &str) -> Option<Noted> {
@@ -137,7 +137,7 @@ fn noted(text: &str) -> Option<Noted> {
         take_member(&mut members, word, rest)?;
         numbers.resize(members.len(), number.parse().ok()?);
     }
-    let members = numbers.into_iter().zip(members).map(|(number, (place, _))| (number, place)).collect();
+    let members = numbers.into_iter().zip(members).map(|(number, (spec, _))| (number, spec)).collect();
     Some(Noted { id, members })
 }
 

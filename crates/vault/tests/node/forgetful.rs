@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 
 use overside_memory::{Buffer, Bytes, Segment};
-use overside_vault::home::{Creation, Home, LayoutKind, Opened, Place};
+use overside_vault::home::{Creation, Home, LayoutKind, Opened, MemberSpec};
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::{Completion, Hint, Request, Work, complete, wait};
 
@@ -167,7 +167,7 @@ fn loses_power((layout, count): (LayoutKind, usize), seed: u64) {
     let path = folder.path().join("home");
     let home = Home::open(&path).unwrap();
     let member = |number: usize| folder.path().join(format!("m{number}"));
-    let members = (0..count).map(|number| Place::Volatile { seed: seed * 64, path: member(number) }).collect();
+    let members = (0..count).map(|number| MemberSpec::Volatile { seed: seed * 64, path: member(number) }).collect();
     let (name, bytes, stripe, id) = ("v".to_owned(), SECTORS * SECTOR as u64, 8192, *b"a volume's sixte");
     home.create(&Creation { name, bytes, members, layout, stripe, id, files: None }, &clock).unwrap();
     let (through, transport) = (seed % 4 == 3, TRANSPORTS[seed as usize % 2]);

@@ -1,11 +1,11 @@
 //! `overside volume resize`, `overside volume replace` and `overside volume delete`
 
-use super::create::{KEYS, place};
+use super::create::{KEYS, member_spec};
 use super::{home, named};
 use crate::args::{AnyVolume, DeleteVolume, MemberKeys, ReplaceMember, ResizeVolume};
 use crate::output::{self, grouped};
 use anyhow::{Result, ensure};
-use overside::vault::home::{Home, HomeError, Place};
+use overside::vault::home::{Home, HomeError, MemberSpec};
 use overside::vault::server::{Keeper, Node, Reopened};
 use overside::verbs::SystemClock;
 use overside::verbs::handshake::Key;
@@ -30,12 +30,16 @@ pub fn resize(args: &ResizeVolume) -> Result<()> {
 /// It is in use, cannot do without the member, or the new one cannot be made.
 pub fn replace(args: &ReplaceMember) -> Result<()> {
     let none = MemberKeys { key_file: None, access_key: None };
-    let new = match place(&args.new, &none)? {
+    let new = match member_spec(&args.new, &none)? {
         // The node may have another folder.
-        Place::File(path) => Place::File(std::path::absolute(path)?).to_string(),
-        Place::Volatile { seed, path } => Place::Volatile { seed, path: std::path::absolute(path)? }.to_string(),
-        Place::Spindle { kind, path } => Place::Spindle { kind, path: std::path::absolute(path)? }.to_string(),
-        Place::Remote(remote) => {
+        MemberSpec::File(path) => MemberSpec::File(std::path::absolute(path)?).to_string(),
+        MemberSpec::Volatile { seed, path } => {
+            MemberSpec::Volatile { seed, path: std::path::absolute(path)? }.to_string()
+        }
+        MemberSpec::Spindle { kind, path } => {
+            MemberSpec::Spindle { kind, path: std::path::absolute(path)? }.to_string()
+        }
+        MemberSpec::Remote(remote) => {
             let keys = KEYS.iter().zip([&remote.key_file, &remote.access_key]);
             let own = keys.filter_map(|(word, file)| Some(format!(",{word}{}", file.as_ref()?.display())));
             format!("{remote}{}", own.collect::<String>())
@@ -95,7 +99,7 @@ fn changed(home: &Home, name: &str, what: &Alteration, keys: &MemberKeys) -> Res
             format!("{name} has {} bytes", grouped(*bytes))
         }
         Alteration::Replace { old, new } => {
-            let old = home.replace(name, old, &place(new, keys)?, &clock)?;
+            let old = home.replace(name, old, &member_spec(new, keys)?, &clock)?;
             format!(
                 "{new} is a member of {name} in the place of {old}, and gets what the others have once it is served"
             )
@@ -155,8 +159,8 @@ impl HomeKeeper {
     /// Whoever may change a volume is not to make files all over the host, or to use its keys.
     fn is_place(&self, new: &str) -> Result<(), String> {
         let none = MemberKeys { key_file: None, access_key: None };
-        let place = place(new, &none).map_err(|error| format!("{error:#}"))?;
-        if let Place::Remote(remote) = &place {
+        let spec = member_spec(new, &none).map_err(|error| format!("{error:#}"))?;
+        if let MemberSpec::Remote(remote) = &spec {
             let own = [&remote.key_file, &remote.access_key].into_iter().flatten();
             if let Some(file) = own.into_iter().find(|file| !self.home.has_key(file)) {
                 return Err(format!(
@@ -165,7 +169,7 @@ impl HomeKeeper {
                 ));
             }
         }
-        let Some(path) = place.path() else { return Ok(()) };
+        let Some(path) = spec.path() else { return Ok(()) };
         let folder: PathBuf = path.parent().map(Path::to_path_buf).unwrap_or_default();
         if path.is_absolute() && self.home.has_members_in(&folder) {
             return Ok(());

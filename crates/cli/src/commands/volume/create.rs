@@ -4,7 +4,7 @@ use super::{home, named};
 use crate::args::{Create, MemberKeys, bytes};
 use crate::output::{self, grouped};
 use anyhow::{Context, Result, anyhow, ensure};
-use overside::vault::home::{Creation, LayoutKind, Place, RemotePlace};
+use overside::vault::home::{Creation, LayoutKind, MemberSpec, RemoteVolume};
 use overside::vault::members::SpindleKind;
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::files::Preset;
@@ -24,7 +24,7 @@ pub fn run(args: &Create) -> Result<()> {
         "--stripe means nothing without --layout raid0 or raid5; give both, or neither"
     );
     let on = with_their_keys(&args.on)?;
-    let members = on.iter().map(|member| place(member, &args.keys)).collect::<Result<Vec<_>>>()?;
+    let members = on.iter().map(|member| member_spec(member, &args.keys)).collect::<Result<Vec<_>>>()?;
     let mut id = [0; 16];
     SystemClock.fill(&mut id)?;
     let stripe = if is_striped { args.stripe.unwrap_or(STRIPE_BYTES) as u64 } else { 0 };
@@ -67,23 +67,23 @@ fn is_remote(member: &str) -> bool {
     member.split_once(':').is_some_and(|(kind, _)| Transport::names().any(|name| name == kind))
 }
 
-/// What a member is. Behind a volume of another node, its own keys may follow.
-pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
+/// The member that a text names. Behind a volume of another node, its own keys may follow.
+pub(super) fn member_spec(text: &str, keys: &MemberKeys) -> Result<MemberSpec> {
     ensure!(!text.is_empty(), "a member is empty; write the path of a file, or ADDR/VOLUME");
     if text == "memory" {
-        return Ok(Place::Memory(None));
+        return Ok(MemberSpec::Memory(None));
     }
     match text.split_once(':') {
         Some(("memory", size)) => {
             let bytes = bytes(size).map_err(|why| anyhow!("memory:{size} is no member: {why}"))?;
-            Ok(Place::Memory(Some(bytes as u64)))
+            Ok(MemberSpec::Memory(Some(bytes as u64)))
         }
         Some(("volatile", rest)) => {
             let (seed, path) = rest.split_once(':').context("write volatile:SEED:PATH, as volatile:1:a.img")?;
             let seed =
                 seed.parse().with_context(|| format!("{seed} is no seed; write a number, as volatile:1:a.img"))?;
             ensure!(!path.is_empty(), "volatile:{seed}: names no file; write volatile:SEED:PATH");
-            Ok(Place::Volatile { seed, path: path.into() })
+            Ok(MemberSpec::Volatile { seed, path: path.into() })
         }
         Some(("spindle", rest)) => {
             let (kind, path) = rest.split_once(':').unwrap_or((rest, ""));
@@ -91,7 +91,7 @@ pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
                 format!("`{kind}` is no disk that turns; write spindle:10k:PATH or spindle:15k:PATH")
             })?;
             ensure!(!path.is_empty(), "spindle:{}: names no file; write spindle:{0}:PATH", kind.name());
-            Ok(Place::Spindle { kind, path: path.into() })
+            Ok(MemberSpec::Spindle { kind, path: path.into() })
         }
         Some(_) if is_remote(text) => {
             let mut words = text.split(',');
@@ -107,9 +107,14 @@ pub(super) fn place(text: &str, keys: &MemberKeys) -> Result<Place> {
             }
             let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
             let (key_file, access_key) = (absolute(&own[0])?, absolute(&own[1])?);
-            Ok(Place::Remote(RemotePlace { address: address.into(), volume: volume.into(), key_file, access_key }))
+            Ok(MemberSpec::Remote(RemoteVolume {
+                address: address.into(),
+                volume: volume.into(),
+                key_file,
+                access_key,
+            }))
         }
-        _ => Ok(Place::File(text.into())),
+        _ => Ok(MemberSpec::File(text.into())),
     }
 }
 

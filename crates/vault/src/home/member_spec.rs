@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::RemotePlace;
+use super::RemoteVolume;
 use crate::members::SpindleKind;
 
-/// What a member is.
+/// What a volume's member is: a file, memory, or a volume of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemberSpec {
     /// A file.
     File(PathBuf),
     /// Memory of the node, which ends with it: of so many bytes, or of as many as are needed.
@@ -29,32 +29,32 @@ pub enum Place {
         path: PathBuf,
     },
     /// A volume of another node, for this alone.
-    Remote(RemotePlace),
+    Remote(RemoteVolume),
 }
 
-impl Place {
+impl MemberSpec {
     /// The file that it is.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Place::File(path) | Place::Volatile { path, .. } | Place::Spindle { path, .. } => Some(path),
-            Place::Memory(_) | Place::Remote(_) => None,
+            MemberSpec::File(path) | MemberSpec::Volatile { path, .. } | MemberSpec::Spindle { path, .. } => Some(path),
+            MemberSpec::Memory(_) | MemberSpec::Remote(_) => None,
         }
     }
 
     /// The same of another file.
-    pub(super) fn at(&self, path: PathBuf) -> Place {
+    pub(super) fn at(&self, path: PathBuf) -> MemberSpec {
         match self {
-            Place::Volatile { seed, .. } => Place::Volatile { seed: *seed, path },
-            Place::Spindle { kind, .. } => Place::Spindle { kind: *kind, path },
-            Place::File(_) => Place::File(path),
-            Place::Memory(_) | Place::Remote(_) => self.clone(),
+            MemberSpec::Volatile { seed, .. } => MemberSpec::Volatile { seed: *seed, path },
+            MemberSpec::Spindle { kind, .. } => MemberSpec::Spindle { kind: *kind, path },
+            MemberSpec::File(_) => MemberSpec::File(path),
+            MemberSpec::Memory(_) | MemberSpec::Remote(_) => self.clone(),
         }
     }
 
     /// Whether both are one file, or one volume of one node.
-    pub(super) fn is_where(&self, other: &Place) -> bool {
+    pub(super) fn is_where(&self, other: &MemberSpec) -> bool {
         match (self, other) {
-            (Place::Remote(one), Place::Remote(other)) => {
+            (MemberSpec::Remote(one), MemberSpec::Remote(other)) => {
                 (&one.address, &one.volume) == (&other.address, &other.volume)
             }
             _ => self.path().is_some() && self.path() == other.path(),
@@ -63,7 +63,7 @@ impl Place {
 
     /// Whether it outlives the node.
     pub(super) fn is_durable(&self) -> bool {
-        !matches!(self, Place::Memory(_))
+        !matches!(self, MemberSpec::Memory(_))
     }
 
     /// The file, or where there is none what messages call it.
@@ -72,15 +72,15 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MemberSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File(path) => path.display().fmt(f),
-            Place::Memory(None) => f.write_str("memory"),
-            Place::Memory(Some(bytes)) => write!(f, "memory:{bytes}"),
-            Place::Volatile { seed, path } => write!(f, "volatile:{seed}:{}", path.display()),
-            Place::Spindle { kind, path } => write!(f, "spindle:{}:{}", kind.name(), path.display()),
-            Place::Remote(remote) => remote.fmt(f),
+            MemberSpec::File(path) => path.display().fmt(f),
+            MemberSpec::Memory(None) => f.write_str("memory"),
+            MemberSpec::Memory(Some(bytes)) => write!(f, "memory:{bytes}"),
+            MemberSpec::Volatile { seed, path } => write!(f, "volatile:{seed}:{}", path.display()),
+            MemberSpec::Spindle { kind, path } => write!(f, "spindle:{}:{}", kind.name(), path.display()),
+            MemberSpec::Remote(remote) => remote.fmt(f),
         }
     }
 }
