@@ -21,6 +21,7 @@
 
 /// What is measured, for who compares it with others and may depend on this crate alone.
 pub use overside;
+pub use overside_evidence::SplitMix64;
 
 pub mod baseline;
 mod children;

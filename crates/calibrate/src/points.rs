@@ -62,7 +62,7 @@ impl Case {
             Case::Scattered { bytes, count } | Case::Strided { bytes, count, .. } => bytes * count,
             Case::Mixed { lengths } => lengths.iter().sum(),
             Case::Bitmapped { width, rows, percent } => {
-                (0..*rows).filter(|row| Random(*row).below(100) < *percent).count() as u64 * width
+                (0..*rows).filter(|row| SplitMix64(*row).below(100) < *percent).count() as u64 * width
             }
         }
     }
@@ -97,7 +97,7 @@ impl Case {
         }
     }
 
-    fn shape(&self, memory: u64, random: &mut Random) -> Option<Shape> {
+    fn shape(&self, memory: u64, random: &mut SplitMix64) -> Option<Shape> {
         let mut place = |bytes: u64| random.below(memory.saturating_sub(bytes) / 64) * 64;
         match self {
             Case::Scattered { bytes, count } => {
@@ -111,7 +111,7 @@ impl Case {
             }
             Case::Bitmapped { width, rows, percent } => {
                 let column = Column { base: place(width * rows), stride: *width, width: *width };
-                let wanted = Bitmap::of(*rows, |row| Random(row).below(100) < *percent);
+                let wanted = Bitmap::of(*rows, |row| SplitMix64(row).below(100) < *percent);
                 Shape::bitmapped(&[column], &wanted, Order::Rows).ok()
             }
         }
@@ -127,7 +127,7 @@ impl Point {
             true => (WARM_BYTES.max(2 * touched), (WARM_BYTES / touched).clamp(1, 16)),
             false => (memory, (memory / 2 / touched).clamp(1, places_max)),
         };
-        let mut random = Random(SEED ^ touched);
+        let mut random = SplitMix64(SEED ^ touched);
         (0..places).filter_map(|_| Some(Arc::new(self.case.shape(memory, &mut random)?.one_message()))).collect()
     }
 }
@@ -231,7 +231,7 @@ impl Out {
             cases.push(Case::Scattered { bytes, count: 1 });
             cases.push(Case::Scattered { bytes, count: ((64 << 10) / bytes).clamp(2, 23) });
         }
-        let mut random = Random(SEED);
+        let mut random = SplitMix64(SEED);
         for (count, longest) in [(8, 16 << 10), (24, 4 << 10), (60, 1 << 10), (128, 512u64)] {
             let powers = u64::from((longest / 16).ilog2());
             let lengths: Vec<u64> = (0..count).map(|_| (16 << random.below(powers)) + random.below(16)).collect();
@@ -326,11 +326,11 @@ const BITMAPS: [(u64, u64); 16] = [
     (64, 90),
 ];
 
-/// SplitMix64.
+/// Numbers from a seed.
 #[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct SplitMix64(pub(super) u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

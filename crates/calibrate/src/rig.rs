@@ -24,7 +24,7 @@ use overside_verbs::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::apart::Echo;
-use super::points::Random;
+use super::points::SplitMix64;
 use crate::Error;
 
 /// What a message of a stream costs, in nanoseconds: work of either side, without waiting, and time
@@ -62,7 +62,7 @@ impl Tables {
     pub(super) fn over(memory_bytes: u64) -> Tables {
         let rows = memory_bytes / (4 * DEALT_COLUMNS);
         let columns: Vec<Column> = (0..DEALT_COLUMNS).map(|k| Column::dense(k * rows * 4, 4)).collect();
-        let wants = |of: u64| Bitmap::of(rows, |row| Random(row).below(DEALT_TO) == of);
+        let wants = |of: u64| Bitmap::of(rows, |row| SplitMix64(row).below(DEALT_TO) == of);
         Tables((0..DEALT_TO).filter_map(|of| Shape::bitmapped(&columns, &wants(of), Order::Rows).ok()).collect())
     }
 }
@@ -172,7 +172,7 @@ impl Rig {
     pub(super) fn lend(&mut self, bytes: u64, next: &mut u64, slice: Duration) -> Result<Cost, Error> {
         let make = |rig: &Rig, _| {
             *next += 1;
-            let place = Random(*next).below((rig.memory_bytes() - bytes) / 64) * 64;
+            let place = SplitMix64(*next).below((rig.memory_bytes() - bytes) / 64) * 64;
             let view = View::runs(&rig.memory, [Run::new(place, bytes)]).map_err(VerbsError::from)?;
             Ok(Making::Lent(VecDeque::from([WorkRequest::send(0, view).lendable()])))
         };

@@ -18,6 +18,7 @@ mod claims;
 mod measured;
 mod results;
 mod rules;
+mod split_mix;
 mod stats;
 mod verdict;
 
@@ -26,6 +27,7 @@ pub use claims::{Claim, numbers, parse, states};
 pub use measured::{DataPoint, Lack, Measured, Metric, Reading};
 pub use results::{FORMAT, Kept, verdicts};
 pub use rules::{goals, rules};
+pub use split_mix::SplitMix64;
 pub use stats::{BestOf, Ratio, Spread, best_of, median};
 pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds, Rule, Says, Wanted};
 

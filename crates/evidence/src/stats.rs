@@ -1,5 +1,6 @@
 //! Medians, quartiles, and ratios of paired samples with their 95 % intervals.
 
+use crate::SplitMix64;
 use serde::{Deserialize, Serialize};
 
 /// Median with the quartiles around it and the extremes.
@@ -68,12 +69,13 @@ impl Ratio {
             let all = ratios[0];
             return Some(Ratio { median: all, low: all, high: all, rounds: ratios.len() });
         }
-        let mut random = SplitMix(0x05E4_51DE);
+        // A fixed seed: the same samples always give the same interval.
+        let mut random = SplitMix64(0x05E4_51DE);
         let mut resampled = vec![0.0; ratios.len()];
         let mut medians: Vec<f64> = (0..RESAMPLES)
             .map(|_| {
                 for slot in &mut resampled {
-                    *slot = ratios[random.below(ratios.len())];
+                    *slot = ratios[random.below(ratios.len() as u64) as usize];
                 }
                 resampled.sort_unstable_by(f64::total_cmp);
                 quantile(&resampled, 0.5)
@@ -144,19 +146,6 @@ fn quantile(sorted: &[f64], at: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
 }
 
-/// A fixed seed: the same samples always give the same interval.
-pub(crate) struct SplitMix(pub(crate) u64);
-
-impl SplitMix {
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((u128::from(z ^ (z >> 31)) * n as u128) >> 64) as usize
-    }
-}
-
 const RESAMPLES: usize = 2000;
 
 #[cfg(test)]
@@ -182,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_interval_covers_the_truth_and_narrows() {
-        let mut random = SplitMix(7);
+        let mut random = SplitMix64(7);
         let mut noisy = |n: usize| (0..n).map(|_| 0.9 + random.below(2001) as f64 / 10_000.0).collect::<Vec<_>>();
         let few = Ratio::of(&noisy(7)).unwrap();
         let many = Ratio::of(&noisy(200)).unwrap();

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::phases;
 use super::program::{List, Program, Side, Step};
-use super::random::Random;
+use super::random::SplitMix64;
 
 pub struct Builder {
-    pub random: Random,
+    pub random: SplitMix64,
     pub program: Program,
     /// Lists of threads that own connections, of each side.
     owners: [Vec<usize>; 2],
@@ -42,7 +42,7 @@ impl Link {
 }
 
 pub fn generate(seed: u64) -> Program {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let program = Program {
         family: random.pick(&["tcp", "tcp", "tcp", "unix", "unix", "unix", "tcp6"]).to_owned(),
         under: random.pick(&["both", "both", "both", "both", "both", "both", "both", "both", "A", "B"]).to_owned(),

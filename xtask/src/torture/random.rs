@@ -1,9 +1,9 @@
 //! Choices that a seed decides, the same on every machine.
 
-/// SplitMix64.
-pub struct Random(u64);
+/// Numbers from a seed.
+pub struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xD129_0C57_29B1_62B5) ^ 0x5851_F42D_4C95_7F2D)
     }

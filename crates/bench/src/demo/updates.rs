@@ -10,6 +10,7 @@ use crate::{
     verify::Write,
 };
 use anyhow::{Context, Result, bail};
+use overside_evidence::SplitMix64;
 use std::{
     io::{Read, Write as _},
     os::unix::net::UnixStream,
@@ -102,7 +103,8 @@ pub(super) fn serve(sink: impl Sink, rows: usize, mut socket: UnixStream) -> Res
             }
         }
     });
-    let mut writer = Writer { sink, versions: vec![1; rows], log: Vec::new(), random: 0, batches: 0, deleted: None };
+    let mut writer =
+        Writer { sink, versions: vec![1; rows], log: Vec::new(), random: SplitMix64(0), batches: 0, deleted: None };
     reply(&mut socket, Ok(Vec::new()))?;
     // The parent's end of the channel closing is the end of the demo.
     while let Ok(command) = commands.recv() {
@@ -136,7 +138,7 @@ struct Writer<S> {
     /// The latest version of each row.
     versions: Vec<u32>,
     log: Vec<u8>,
-    random: u64,
+    random: SplitMix64,
     batches: u64,
     /// A row that is deleted just now.
     deleted: Option<usize>,
@@ -224,11 +226,7 @@ impl<S: Sink> Writer<S> {
     }
 
     fn next_random(&mut self) -> usize {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((u128::from(z ^ (z >> 31)) * self.versions.len() as u128) >> 64) as usize
+        self.random.below(self.versions.len() as u64) as usize
     }
 }
 

@@ -3,6 +3,7 @@
 use super::table::ScanSpec;
 use crate::baseline::Request;
 use crate::lineitem::Rows;
+use overside_evidence::SplitMix64;
 
 /// What is scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +96,7 @@ pub(super) fn part_rows(rows: usize) -> usize {
 /// 1 % of the rows from a place that `number` tells.
 fn range(rows: usize, number: usize) -> ScanSpec {
     let length = (rows / 100).max(1);
-    let mut z = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z ^= z >> 27;
-    let start = ((u128::from(z.wrapping_mul(0x94D0_49BB_1331_11EB)) * (rows - length + 1) as u128) >> 64) as usize;
+    let start = SplitMix64(number as u64).below((rows - length + 1) as u64) as usize;
     ScanSpec { rows: start..start + length, projected: false }
 }
 

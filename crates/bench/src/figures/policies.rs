@@ -7,7 +7,6 @@ use super::{
     Setting,
     charts::{Curve, Curves, curves},
     figure::{Figure, Table},
-    tables::clients::Random,
 };
 use crate::svg::Scale;
 use anyhow::{Context, Result, ensure};
@@ -15,6 +14,7 @@ use overside::vault::{
     cache::{CacheOptions, PolicyKind},
     trace::{TraceRequest, belady, replay},
 };
+use overside_evidence::SplitMix64;
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -78,7 +78,7 @@ fn ratios(figure: &mut Figure, trace: &Trace, share: u64, blocks: usize) -> Resu
 /// Traces over so many blocks, ten times as long.
 fn made(blocks: u64) -> Vec<Trace> {
     let count = 10 * blocks as usize;
-    let mut random = Random(0x0DB5);
+    let mut random = SplitMix64(0x0DB5);
     let mut zipf = Zipf::new(blocks);
     let skewed: Vec<u64> = (0..count).map(|_| zipf.next(&mut random)).collect();
     // Each fifth of it is followed by a pass over blocks that do not come again.
@@ -134,7 +134,7 @@ impl Zipf {
         Zipf { below }
     }
 
-    fn next(&mut self, random: &mut Random) -> u64 {
+    fn next(&mut self, random: &mut SplitMix64) -> u64 {
         let share = (random.word() >> 11) as f64 / (1u64 << 53) as f64;
         self.below.partition_point(|below| *below <= share) as u64
     }

@@ -1,5 +1,6 @@
 //! `shuffle`: a columnar table sent row by row to several destinations (d-rdma §5.1, figure 11).
 
+use overside_evidence::SplitMix64;
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
@@ -541,10 +542,7 @@ fn vec_of<T>(count: usize, make: impl FnMut() -> T) -> Vec<T> {
 }
 
 fn mixed(row: u64) -> u128 {
-    let mut z = row.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    u128::from(z ^ (z >> 31))
+    u128::from(SplitMix64(row).word())
 }
 
 const SERIES: [&str; 6] =

@@ -3,7 +3,7 @@
 use overside_volume::{SECTOR_BYTES, Work};
 
 use super::DeviceHarness;
-use super::drive::{Chance, Drive, buffer, filled, pattern};
+use super::drive::{Drive, Lcg, buffer, filled, pattern};
 use crate::Stop;
 use crate::ends::owes;
 
@@ -70,7 +70,7 @@ pub(super) fn zeros(harness: &dyn DeviceHarness) -> Result<(), Stop> {
 /// Held against a model: rounds of requests that do not overlap each other, of any lengths.
 pub(super) fn written(harness: &dyn DeviceHarness) -> Result<(), Stop> {
     let mut drive = Drive::open(harness)?;
-    let mut chance = Chance(1);
+    let mut chance = Lcg(1);
     let (unit, units) = (drive.unit, 96.min(drive.geometry.bytes / drive.unit));
     // At the end, where arrays and files have their edges.
     let base = drive.geometry.bytes - units * unit;

@@ -136,10 +136,10 @@ pub(super) fn pattern(seed: u64, length: u64) -> Vec<u8> {
     (0..length / 8).flat_map(|i| word(i).rotate_left(31).to_le_bytes()).collect()
 }
 
-/// A check's own chance: the same each time.
-pub(super) struct Chance(pub(super) u64);
+/// A check's own numbers, the same each time: a linear congruential generator.
+pub(super) struct Lcg(pub(super) u64);
 
-impl Chance {
+impl Lcg {
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 33) % limit

@@ -2,15 +2,15 @@
 //! it is measured, not told.
 
 use super::*;
-use crate::{DataPoint, Judged, Lack, Measured, Says, judge, stats::SplitMix};
+use crate::{DataPoint, Judged, Lack, Measured, Says, SplitMix64, judge};
 use serde_json::{Map, Value, json};
 
 /// Numbers from a seed.
-struct Made(SplitMix);
+struct Made(SplitMix64);
 
 impl Made {
     fn below(&mut self, n: usize) -> usize {
-        self.0.below(n)
+        self.0.below(n as u64) as usize
     }
 
     /// From a thousandth to a thousand, every size of number equally often.
@@ -61,7 +61,7 @@ impl Made {
 
 /// A figure with everything that parts ask for.
 fn made_up(name: &str, parts: &[Part], seed: u64) -> Vec<Judged> {
-    let mut made = Made(SplitMix(seed));
+    let mut made = Made(SplitMix64(seed));
     let mut figure = Measured { figure: name.to_owned(), places: Vec::new() };
     // What is counted takes the numbers that the paper states, or others.
     let counts = [1.0, 2.0, 5.0, 10.0, 12.0, 64.0, 4096.0, 327_680.0, 1e6];
@@ -171,7 +171,7 @@ fn verdict(points: &[Value], claim: &str) -> (Says, String) {
 /// client.
 #[test]
 fn what_is_asked_of_transmit_and_delta_is_asked_of_15_clients() {
-    let mut made = Made(SplitMix(1));
+    let mut made = Made(SplitMix64(1));
     let asked = rules().filter(|rule| ["transmit", "delta"].contains(&rule.figure));
     for (claim, part) in asked.flat_map(|rule| rule.parts.iter().map(|part| (rule.claim, part))) {
         let mut figure = Measured::default();

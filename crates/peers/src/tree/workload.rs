@@ -1,5 +1,7 @@
 //! What is asked of every map: made once, before anything is measured, the same for all.
 
+use overside_bench::SplitMix64;
+
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -47,9 +49,9 @@ impl Column {
     /// The operations over `records` keys; `fresh` is the number of the first key that is not
     /// there.
     pub fn ops(self, records: u64, count: usize, fresh: &mut u64, zipf: &Zipf) -> Vec<Op> {
-        let mut random = Random(0xC0_1234 + self as u64);
+        let mut random = SplitMix64(0xC0_1234 + self as u64);
         let mut op = |i: usize| {
-            let chance = random.next() % 100;
+            let chance = random.word() % 100;
             let kind = match self {
                 Column::Insert => Operation::Insert,
                 Column::Read | Column::C => Operation::Read,
@@ -66,11 +68,11 @@ impl Column {
                     *fresh += 1;
                     *fresh - 1
                 }
-                (Column::Read, _) => random.next() % records,
+                (Column::Read, _) => random.word() % records,
                 // Scrambled: the popular keys lie all over the key space.
                 _ => mix(zipf.rank(&mut random)) % records,
             };
-            let arg = if kind == Operation::Scan { (random.next() % 100 + 1) as u32 } else { i as u32 };
+            let arg = if kind == Operation::Scan { (random.word() % 100 + 1) as u32 } else { i as u32 };
             Op { key: mix(number + 1), arg, kind }
         };
         (0..count).map(&mut op).collect()
@@ -81,23 +83,8 @@ impl Column {
 pub const COLUMNS: [&str; 7] = ["insert", "read", "C", "B", "A", "E", "scan"];
 
 /// A bijection of 64-bit words: the n-th key.
-pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
+pub fn mix(number: u64) -> u64 {
+    SplitMix64::mixed(number)
 }
 
 /// Gray's generator of zipf-distributed ranks, as YCSB uses it.
@@ -117,7 +104,7 @@ impl Zipf {
         Zipf { records: records as f64, alpha: 1.0 / (1.0 - THETA), zeta: all, eta }
     }
 
-    fn rank(&self, random: &mut Random) -> u64 {
+    fn rank(&self, random: &mut SplitMix64) -> u64 {
         let u = random.unit();
         let scaled = u * self.zeta;
         if scaled < 1.0 {

@@ -12,7 +12,7 @@ use overside_vault::home::{Creation, Home, LayoutKind, Opened, MemberSpec};
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::{Completion, Hint, Request, Work, complete, wait};
 
-use super::killed::{Chance, Killed};
+use super::killed::{Lcg, Killed};
 use super::*;
 
 const SECTORS: u64 = 384;
@@ -48,7 +48,7 @@ impl Model {
     }
 
     /// A request by chance, and what it is.
-    fn request(&mut self, chance: &mut Chance) -> (Work, UnderWay) {
+    fn request(&mut self, chance: &mut Lcg) -> (Work, UnderWay) {
         if chance.below(8) == 0 {
             return (Work::Flush, UnderWay::Flush(self.acknowledged.clone()));
         }
@@ -118,7 +118,7 @@ fn content(device: &mut dyn Device, of: &str) -> Vec<u32> {
 /// So many requests; the node is killed with some of them under way, and starts again where the client is to live on.
 fn writes(
     client: &mut dyn Device,
-    (model, chance): (&mut Model, &mut Chance),
+    (model, chance): (&mut Model, &mut Lcg),
     (requests, through): (u64, bool),
     mut kill: impl FnMut(),
 ) -> BTreeMap<u64, UnderWay> {
@@ -172,7 +172,7 @@ fn loses_power((layout, count): (LayoutKind, usize), seed: u64) {
     home.create(&Creation { name, bytes, members, layout, stripe, id, files: None }, &clock).unwrap();
     let (through, transport) = (seed % 4 == 3, TRANSPORTS[seed as usize % 2]);
     let (name, how) = (fresh_name(transport), if through { "home through" } else { "home back" });
-    let (mut model, mut chance) = (Model::new(), Chance(seed));
+    let (mut model, mut chance) = (Model::new(), Lcg(seed));
     let mut node = Some(Killed::start(transport, &name, &path, how));
     let mut client = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
     for _ in 0..2 {

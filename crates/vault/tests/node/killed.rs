@@ -63,9 +63,9 @@ impl Drop for Killed {
     }
 }
 
-pub struct Chance(pub u64);
+pub struct Lcg(pub u64);
 
-impl Chance {
+impl Lcg {
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 33) % limit
@@ -79,7 +79,7 @@ fn goes_on(transport: &str, writes: &str, kills: u64, seed: u64) {
     let (path, name) = (folder.path().join("disk"), fresh_name(transport));
     let mut node = Some(Killed::start(transport, &name, &path, writes));
     let mut device = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
-    let (mut chance, mut model) = (Chance(seed), vec![0u8; BYTES as usize]);
+    let (mut chance, mut model) = (Lcg(seed), vec![0u8; BYTES as usize]);
     let mut under_way: BTreeMap<u64, Option<Vec<u8>>> = BTreeMap::new();
     let (mut tag, mut done, mut killed, limit) = (0u64, 0u64, 0, Instant::now() + PATIENCE * 3);
     let mut out: Vec<Completion> = Vec::new();
@@ -155,7 +155,7 @@ fn sessions_of_a_group_write_over_each_other_and_lose_nothing() {
             let options = LinkOptions { group: 3, ..LinkOptions::default() };
             Link::attach(provider(transport), &name, "v", options).unwrap()
         };
-        let (mut links, mut chance) = ([attach(), attach()], Chance(7));
+        let (mut links, mut chance) = ([attach(), attach()], Lcg(7));
         let mut model = vec![0u8; 8 * 4096];
         let read = |link: &mut dyn Device, length: usize| {
             let into = Segment::private(length).unwrap().carve(length).pop().unwrap();

@@ -1,6 +1,7 @@
 //! What lies in the node's cache: reads of it beside other servers, a bare copy and a local file;
 //! by depth, by size, and with one processor or two.
 
+use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB,
     clients::attach::Attached,
@@ -13,7 +14,7 @@ use super::{
     reader::{Found, Reader},
 };
 use crate::{
-    figures::{Setting, figure::Figure, messages, sockets::keeper::Keeper, tables::clients::Random},
+    figures::{Setting, figure::Figure, messages, sockets::keeper::Keeper},
     measure::{Cpu, alternate, elapsed_ns, now_ns},
 };
 use anyhow::{Context, Result, ensure};
@@ -180,7 +181,7 @@ impl Side {
 
     /// Reads at random places for so long.
     fn reads(&mut self, bytes: usize, depth: usize, ns: u64, seed: u64) -> Result<Stretch> {
-        let (mut random, load) = (Random(seed), LoadSpec { writes: false, bytes, depth });
+        let (mut random, load) = (SplitMix64(seed), LoadSpec { writes: false, bytes, depth });
         let before = self.used()?;
         let start = now_ns();
         let mut place = || (elapsed_ns(start) < ns).then(|| random.below(BYTES / bytes as u64) * bytes as u64);
@@ -274,7 +275,7 @@ impl Local {
     }
 
     fn bytes_per_s(&self, copies: bool, target: &mut [u8], ns: u64, seed: u64) -> Result<f64> {
-        let (mut random, length) = (Random(seed), target.len());
+        let (mut random, length) = (SplitMix64(seed), target.len());
         let (start, mut times) = (now_ns(), 0u64);
         while elapsed_ns(start) < ns {
             let at = random.below((BYTES as usize / length) as u64) as usize * length;
@@ -335,7 +336,7 @@ fn idle(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
         setting.progress.part("blocks: idle sessions", round + 1, rounds);
         thread::sleep(AFTER_LOAD);
         rests.push(share()?);
-        let (mut random, start) = (Random(round as u64), now_ns());
+        let (mut random, start) = (SplitMix64(round as u64), now_ns());
         let blocks = BYTES / BLOCK_BYTES as u64;
         let mut place = || (elapsed_ns(start) < slice(setting)).then(|| random.below(blocks) * BLOCK_BYTES as u64);
         sessions[0].run(LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: 16 }, &mut place)?;

@@ -1,6 +1,7 @@
 //! A node without a cache beside the same disks in this process: by size, by requests
 //! outstanding, by the longest request.
 
+use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB,
     disks::{DISK_BYTES, Disks, STRIPE_BYTES},
@@ -8,7 +9,7 @@ use super::{
     node::{Node, Order},
 };
 use crate::{
-    figures::{Setting, figure::Figure, tables::clients::Random},
+    figures::{Setting, figure::Figure},
     measure::{alternate, elapsed_ns, now_ns},
 };
 use anyhow::Result;
@@ -170,7 +171,7 @@ pub(super) fn raid(side: usize) -> &'static str {
 /// So many random places of a volume after a first one: the same in the same round, and as far
 /// apart whatever the length.
 fn places(volume: u64, bytes: usize, round: usize, count: u64) -> Vec<u64> {
-    let (mut random, bytes) = (Random(round as u64), bytes as u64);
+    let (mut random, bytes) = (SplitMix64(round as u64), bytes as u64);
     (0..=count).map(|_| random.below(volume / bytes) * bytes).collect()
 }
 

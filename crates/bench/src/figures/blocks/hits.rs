@@ -1,6 +1,7 @@
 //! Reads of which so many in a hundred are in the node's cache: of one disk, one at a
 //! time, and of five in stripes.
 
+use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB,
     disks::{DISK_BYTES, Disks},
@@ -8,7 +9,7 @@ use super::{
     node::{Node, Order},
 };
 use crate::{
-    figures::{Setting, figure::Figure, tables::clients::Random},
+    figures::{Setting, figure::Figure},
     measure::alternate,
 };
 use anyhow::Result;
@@ -128,13 +129,13 @@ struct Places {
     /// Of the longest request each, in a random order.
     slots: Vec<u64>,
     next: usize,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Places {
     fn new(volume: u64) -> Places {
         let mut slots: Vec<u64> = (WARM_BYTES..volume).step_by(SLOT_BYTES).collect();
-        let mut random = Random(volume);
+        let mut random = SplitMix64(volume);
         for left in (2..=slots.len()).rev() {
             slots.swap(left - 1, random.below(left as u64) as usize);
         }

@@ -6,12 +6,12 @@ use super::{
     load::{LoadSpec, STEP_BYTES, Stretch, known},
 };
 use crate::{
-    figures::tables::clients::Random,
     measure::{Cpu, elapsed_ns, now_ns},
     process::{Process, child_socket, read_word, write_words},
 };
 use anyhow::{Context, Result, ensure};
 use overside::memory::{Buffer, Segment};
+use overside_evidence::SplitMix64;
 use rustix::fs::OFlags;
 use std::{
     fs::File,
@@ -110,7 +110,7 @@ pub(super) fn serve(found: &str, path: &str) -> Result<()> {
 }
 
 fn reads(file: &File, bytes: usize, ns: u64, seed: u64) -> Result<Stretch> {
-    let (mut into, mut random, mut done) = (aligned(bytes)?, Random(seed), Stretch::default());
+    let (mut into, mut random, mut done) = (aligned(bytes)?, SplitMix64(seed), Stretch::default());
     let (cpu, start) = (Cpu::own(), now_ns());
     while elapsed_ns(start) < ns {
         let at = random.below(BYTES / bytes as u64) * bytes as u64;

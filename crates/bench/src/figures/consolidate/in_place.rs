@@ -12,7 +12,7 @@ use crate::{
         Setting,
         figure::{Figure, Table as Lines, shown},
         sender::{Next, Sample, Sender, Side, Until},
-        tables::clients::{Random, quantile},
+        tables::clients::quantile,
     },
     measure::{Ratio, Spread, alternate, now_ns},
 };
@@ -22,6 +22,7 @@ use overside::{
     shape::{Run, Shape},
     verbs::WorkRequest,
 };
+use overside_evidence::SplitMix64;
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -85,7 +86,7 @@ impl Store<'_> {
 
     /// Puts random rows until `is_over`; nanoseconds of each.
     fn puts(&self, is_over: &AtomicBool) -> Result<Vec<u64>> {
-        let (mut random, mut value, mut times) = (Random(11), [7; VALUE_BYTES], Vec::new());
+        let (mut random, mut value, mut times) = (SplitMix64(11), [7; VALUE_BYTES], Vec::new());
         while !is_over.load(Ordering::Acquire) {
             let start = now_ns();
             value[..8].copy_from_slice(&start.to_le_bytes());

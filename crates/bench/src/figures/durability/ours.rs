@@ -4,12 +4,13 @@ use super::{CLIENTS, DurableServer, ROWS, folder::DataFolder};
 use crate::figures::{
     Keeper, Over,
     tables::{
-        clients::{BATCH_ROWS, Random, Work},
+        clients::{BATCH_ROWS, Work, fresh},
         server::{Kept, VALUE_BYTES},
     },
 };
 use anyhow::Result;
 use overside::table::wire::Durability;
+use overside_evidence::SplitMix64;
 use std::path::Path;
 
 /// A folder for all stores of a comparison, which is cleared away with their servers whatever
@@ -36,7 +37,7 @@ pub struct Batches {
 
 /// Keys and values as our clients have them, from a seed.
 pub struct Values {
-    random: Random,
+    random: SplitMix64,
     value: [u8; VALUE_BYTES],
 }
 
@@ -99,12 +100,12 @@ impl Batches {
 impl Values {
     /// From a seed.
     pub fn new(seed: u64) -> Values {
-        Values { random: Random(seed), value: [b'v'; VALUE_BYTES] }
+        Values { random: SplitMix64(seed), value: [b'v'; VALUE_BYTES] }
     }
 
     /// A key and its value.
     pub fn row(&mut self) -> (u64, &[u8]) {
         let key = self.random.below(ROWS);
-        (key, self.random.value(&mut self.value))
+        (key, fresh(&mut self.random, &mut self.value))
     }
 }

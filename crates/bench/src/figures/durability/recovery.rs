@@ -6,7 +6,7 @@ use crate::{
     figures::{
         Figure, Setting,
         tables::{
-            clients::{Random, Worker, row, scattered},
+            clients::{Worker, fresh, row, scattered},
             server::{Kept, Recovered, Served, VALUE_BYTES, schema},
         },
     },
@@ -20,6 +20,7 @@ use overside::{
         wire::Durability,
     },
 };
+use overside_evidence::SplitMix64;
 use std::{path::Path, sync::Arc};
 
 /// Rows of the tables.
@@ -85,13 +86,13 @@ fn inserted(rows: u64) -> Result<u64> {
     let arena = SegmentArena::new(SEGMENT_BYTES, ARENA_BYTES, Arc::new(()))?;
     let tree = Tree::new(Arc::new(arena), Options { prefix_len: layout.prefix_len(), ..Options::default() })?;
     let mut builder = RowBuilder::new(layout);
-    let (mut random, mut value, mut took) = (Random(1), [0; VALUE_BYTES], 0);
+    let (mut random, mut value, mut took) = (SplitMix64(1), [0; VALUE_BYTES], 0);
     let mut number = 0;
     while number < rows {
         let mut encoded = Vec::new();
         for at in number..rows.min(number + TOGETHER) {
             let key = scattered(at, rows);
-            let bytes = builder.encode(&row(key, random.value(&mut value)))?;
+            let bytes = builder.encode(&row(key, fresh(&mut random, &mut value)))?;
             encoded.push((key.to_be_bytes(), bytes.to_vec()));
         }
         let together: Vec<(&[u8], &[u8])> = encoded.iter().map(|(key, value)| (&key[..], &value[..])).collect();

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use overside::shape::{Bitmap, Column, Order, Run, Shape};
+use overside_evidence::SplitMix64;
 use std::sync::Arc;
 
 /// A shape without its place.
@@ -75,11 +76,11 @@ impl Cell {
 
     /// The shape at `count` places of a memory of `len` bytes.
     pub(super) fn shapes(&self, len: u64, count: usize) -> Result<Vec<Arc<Shape>>> {
-        let mut random = Random(SEED ^ len);
+        let mut random = SplitMix64(SEED ^ len);
         (0..count).map(|_| Ok(Arc::new(self.shape(len, &mut random)?.one_message()))).collect()
     }
 
-    fn shape(&self, len: u64, random: &mut Random) -> Result<Shape> {
+    fn shape(&self, len: u64, random: &mut SplitMix64) -> Result<Shape> {
         Ok(match self {
             Cell::Scattered { lengths } => {
                 let mut place = |bytes: u64| Run::new(random.below((len - bytes) / 64) * 64, bytes);
@@ -100,7 +101,7 @@ impl Cell {
 
     fn wanted(&self, row: u64) -> bool {
         match self {
-            Cell::Bitmapped { percent, .. } => Random(row).below(100) < *percent,
+            Cell::Bitmapped { percent, .. } => SplitMix64(row).below(100) < *percent,
             _ => true,
         }
     }
@@ -108,70 +109,49 @@ impl Cell {
 
 /// `count` cells, of one seed always the same; that of 0 is the usual one.
 pub(super) fn grid(count: usize, seed: u64) -> Vec<Cell> {
-    let mut random = Random(SEED ^ seed.wrapping_mul(SPREAD));
+    let mut random = SplitMix64(SEED ^ seed.wrapping_mul(SPREAD));
     (0..count).map(|at| cell(at, &mut random)).collect()
 }
 
-fn cell(at: usize, random: &mut Random) -> Cell {
+fn cell(at: usize, random: &mut SplitMix64) -> Cell {
     match at % 8 {
         // One length throughout.
         0..=2 => {
-            let bytes = random.length(16, 64 << 10);
+            let bytes = length(random, 16, 64 << 10);
             let most = (BYTES_MAX / bytes).clamp(1, 256);
-            Cell::Scattered { lengths: vec![bytes; random.length(1, most) as usize] }
+            Cell::Scattered { lengths: vec![bytes; length(random, 1, most) as usize] }
         }
         // Any lengths.
         3 | 4 => {
-            let count = random.length(2, 128);
+            let count = length(random, 2, 128);
             let most = (BYTES_MAX / count).clamp(32, 64 << 10);
-            Cell::Scattered { lengths: (0..count).map(|_| random.length(16, most)).collect() }
+            Cell::Scattered { lengths: (0..count).map(|_| length(random, 16, most)).collect() }
         }
         // A long piece with short ones, as a page with deltas.
         5 => {
-            let mut lengths = vec![random.length(4 << 10, 64 << 10)];
-            let (short, count) = (random.length(16, 1 << 10), random.length(1, 64));
+            let mut lengths = vec![length(random, 4 << 10, 64 << 10)];
+            let (short, count) = (length(random, 16, 1 << 10), length(random, 1, 64));
             lengths.extend((0..count).map(|_| short));
             Cell::Scattered { lengths }
         }
         6 => {
-            let run = random.length(4, 4 << 10);
-            let period = run + random.length(4, 4 << 10);
-            Cell::Strided { period, run, count: random.length(2, (BYTES_MAX / period).clamp(2, 4096)) }
+            let run = length(random, 4, 4 << 10);
+            let period = run + length(random, 4, 4 << 10);
+            Cell::Strided { period, run, count: length(random, 2, (BYTES_MAX / period).clamp(2, 4096)) }
         }
         _ => {
             let width = [4, 8, 16, 64][random.below(4) as usize];
-            let rows = random.length(64, BYTES_MAX / width);
-            Cell::Bitmapped { width, rows, percent: random.length(5, 95) }
+            let rows = length(random, 64, BYTES_MAX / width);
+            Cell::Bitmapped { width, rows, percent: length(random, 5, 95) }
         }
     }
 }
 
-/// SplitMix64.
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n.max(1))) >> 64) as u64
-    }
-
-    /// Any order of magnitude is as likely as any other.
-    fn length(&mut self, least: u64, most: u64) -> u64 {
-        let part = self.below(1 << 32) as f64 / (1u64 << 32) as f64;
-        let length = least as f64 * (most as f64 / least as f64).powf(part);
-        (length.round() as u64).clamp(least, most)
-    }
+/// Any order of magnitude is as likely as any other.
+fn length(random: &mut SplitMix64, least: u64, most: u64) -> u64 {
+    let part = random.below(1 << 32) as f64 / (1u64 << 32) as f64;
+    let length = least as f64 * (most as f64 / least as f64).powf(part);
+    (length.round() as u64).clamp(least, most)
 }
 
 const SEED: u64 = 0x5EED_0FAB_1E57_0CED;

@@ -14,6 +14,7 @@ use overside::{
     planner::{PlanCache, Terms},
     shape::{Run, Shape},
 };
+use overside_evidence::SplitMix64;
 use serde::Serialize;
 use std::{hint::black_box, sync::Arc};
 
@@ -68,7 +69,7 @@ pub(super) fn deciding(bench: &Bench<'_>, sender: &mut Sender) -> Result<Vec<Dec
 
 fn one(bench: &Bench<'_>, sender: &mut Sender, name: &'static str, lengths: &[u64]) -> Result<Deciding> {
     let Bench { setting, planner, memory, pool } = *bench;
-    let mut random = super::cells::Random::new(SEED);
+    let mut random = SplitMix64(SEED);
     let mut place = |len: u64| Run::new(random.below((memory.len() as u64 - len) / 64) * 64, len);
     let shape = |_| {
         Ok::<_, anyhow::Error>(Arc::new(

@@ -1,11 +1,12 @@
 //! Ranges through a secondary index: rows whose neighbours lie on other pages.
 
+use overside_evidence::SplitMix64;
 use super::{ALL, CLIENTS, RATE, SERVER, Way, series};
 use crate::{
     figures::{
         Figure, Setting,
         tables::{
-            clients::{Random, scattered},
+            clients::{fresh, scattered},
             reading::read,
             server::{Kept, Served, VALUE_BYTES},
         },
@@ -37,7 +38,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
         );
         let rounds = alternate(ALL.len(), setting.rounds(), |side, round| -> Result<[f64; 3]> {
             // Every mode reads the same ranges, and each round others.
-            let mut random = Random(round as u64);
+            let mut random = SplitMix64(round as u64);
             let (start, client, server) = (now_ns(), Cpu::own(), served.cpu()?);
             let mut rows = 0;
             while elapsed_ns(start) < slice_ns(setting) {
@@ -79,10 +80,10 @@ impl Indexed {
         ];
         let mut client = served.connect()?;
         let table = client.create_table("indexed", &Schema::with_key(columns, &["key"])?)?;
-        let (mut batch, mut random, mut value) = (table.batch(), Random(1), [0; VALUE_BYTES]);
+        let (mut batch, mut random, mut value) = (table.batch(), SplitMix64(1), [0; VALUE_BYTES]);
         let mut puts = client.puts(&table, PutMode::Insert);
         for key in 0..rows {
-            let value = ValueRef::FixedBinary(random.value(&mut value));
+            let value = ValueRef::FixedBinary(fresh(&mut random, &mut value));
             batch.push(&[ValueRef::UInt64(key), ValueRef::UInt64(scattered(key, rows)), value])?;
             if batch.bytes() >= FILL_BYTES || key + 1 == rows {
                 puts.put(&batch)?;

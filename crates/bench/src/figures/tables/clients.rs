@@ -14,6 +14,7 @@ use overside::table::{
     row::ValueRef,
     wire::{Mode, PutMode, ScanReply},
 };
+use overside_evidence::SplitMix64;
 use std::{
     ops::Bound,
     sync::atomic::{AtomicBool, Ordering},
@@ -25,14 +26,11 @@ pub(in crate::figures) struct Worker {
     client: Client,
     table: RemoteTable,
     batch: RowBatch,
-    random: Random,
+    random: SplitMix64,
     value: [u8; VALUE_BYTES],
     /// Keys are below.
     rows: u64,
 }
-
-/// Keys and values from a seed.
-pub(in crate::figures) struct Random(pub(in crate::figures) u64);
 
 /// What a stretch of time came to.
 #[derive(Clone, Debug, Default)]
@@ -69,14 +67,14 @@ impl Worker {
     pub(in crate::figures) fn new(served: &Served, rows: u64, seed: u64) -> Result<Worker> {
         let (client, table) = served.table()?;
         let batch = table.batch();
-        Ok(Worker { client, table, batch, random: Random(seed), value: [0; VALUE_BYTES], rows })
+        Ok(Worker { client, table, batch, random: SplitMix64(seed), value: [0; VALUE_BYTES], rows })
     }
 
     /// Inserts all keys, ascending or in an order that looks random, and sees that each is there.
     pub(in crate::figures) fn fill(&mut self, order: impl Fn(u64) -> u64) -> Result<()> {
         let mut puts = self.client.puts(&self.table, PutMode::Insert);
         for number in 0..self.rows {
-            self.batch.push(&row(order(number), self.random.value(&mut self.value)))?;
+            self.batch.push(&row(order(number), fresh(&mut self.random, &mut self.value)))?;
             if self.batch.bytes() >= FILL_BYTES || number + 1 == self.rows {
                 puts.put(&self.batch)?;
                 self.batch.clear();
@@ -96,7 +94,7 @@ impl Worker {
         self.batch.clear();
         for _ in 0..count {
             let key = self.random.below(self.rows);
-            self.batch.push(&row(key, self.random.value(&mut self.value)))?;
+            self.batch.push(&row(key, fresh(&mut self.random, &mut self.value)))?;
         }
         let applied = self.client.put(&self.table, PutMode::Upsert, &self.batch)?;
         ensure!(u64::from(applied.applied) == count, "rows were refused: {:?}", applied.failed);
@@ -242,26 +240,10 @@ pub(in crate::figures) fn quantile(times: &[u64], share: f64) -> f64 {
     sorted.get(at.max(1) - 1).map_or(f64::NAN, |ns| *ns as f64)
 }
 
-impl Random {
-    /// Any number below.
-    pub(in crate::figures) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
-    }
-
-    pub(in crate::figures) fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
-    }
-
-    /// Bytes that are another time's not.
-    pub(in crate::figures) fn value<'v>(&mut self, value: &'v mut [u8; VALUE_BYTES]) -> &'v [u8] {
-        let word = self.word();
-        value[..8].copy_from_slice(&word.to_le_bytes());
-        value
-    }
+/// A value of bytes that are another time's not.
+pub(in crate::figures) fn fresh<'v>(random: &mut SplitMix64, value: &'v mut [u8; VALUE_BYTES]) -> &'v [u8] {
+    value[..8].copy_from_slice(&random.word().to_le_bytes());
+    value
 }
 
 /// As the table has it.

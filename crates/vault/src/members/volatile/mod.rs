@@ -72,9 +72,9 @@ pub struct Lost {
     pub lost: usize,
 }
 
-/// Chance from a seed.
+/// Numbers from a seed.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct XorShift(u64);
 
 type Sector = Arc<[u8; SECTOR_BYTES as usize]>;
 
@@ -134,7 +134,7 @@ impl Volatile {
         let mut this = Self::with(base, None).map_err(|_| DeviceError::Failed)?;
         let mut side = side;
         let epoch = this.replay(&mut *side, clock)?;
-        let lost = this.lose_power(&mut Chance::of(seed ^ epoch.rotate_left(32)), clock)?;
+        let lost = this.lose_power(&mut XorShift::of(seed ^ epoch.rotate_left(32)), clock)?;
         let mut side = VolatileSide {
             device: side,
             epoch,
@@ -185,7 +185,7 @@ impl Volatile {
     ///
     /// # Errors
     /// Why the base cannot be written.
-    pub fn lose_power(&mut self, chance: &mut Chance, clock: &dyn Clock) -> Result<Lost, DeviceError> {
+    pub fn lose_power(&mut self, chance: &mut XorShift, clock: &dyn Clock) -> Result<Lost, DeviceError> {
         let cached = std::mem::take(&mut self.cached);
         self.cached_bytes = 0;
         *lock(&self.handle.0.stops_after) = None;
@@ -569,10 +569,10 @@ impl VolatileHandle {
     }
 }
 
-impl Chance {
+impl XorShift {
     /// From a seed.
-    pub fn of(seed: u64) -> Chance {
-        Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    pub fn of(seed: u64) -> XorShift {
+        XorShift(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     /// Less than `bound`, or 0.

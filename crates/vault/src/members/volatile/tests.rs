@@ -73,7 +73,7 @@ fn what_a_flush_covers_stays_and_the_rest_may_go() {
     for seed in 0..200 {
         let mut device = Volatile::over(Box::new(MemoryDevice::new(8 * 512).unwrap())).unwrap();
         written(&mut device);
-        let lost = device.lose_power(&mut Chance::of(seed), &SystemClock).unwrap();
+        let lost = device.lose_power(&mut XorShift::of(seed), &SystemClock).unwrap();
         let left = content(&mut device);
         assert!(lost.cached == 3 && is_allowed(&left), "seed {seed}: {left:?}");
         seen.insert(left);
@@ -130,7 +130,7 @@ fn it_stops_when_it_is_told_to_and_lies_when_it_is_told_to() {
     device.submit(&mut [Request { tag: 1, work: Work::Write { at: 0, from: one, fua: false } }].into());
     assert!(device.poll(&mut Vec::new()) == 0 && handle.has_stopped(), "behind the second write into the cache");
     handle.lie();
-    device.lose_power(&mut Chance::of(1), &SystemClock).unwrap();
+    device.lose_power(&mut XorShift::of(1), &SystemClock).unwrap();
     write(&mut device, 0, 1, 5, false);
     carry_out(&mut device, Work::Flush);
     assert_eq!(handle.cached(), 1);

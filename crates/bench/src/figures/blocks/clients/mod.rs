@@ -7,6 +7,7 @@ mod calls;
 mod raw;
 mod steps;
 
+use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB, cached, cell,
     load::{Client, LoadSpec, Parts, Stretch},
@@ -22,7 +23,6 @@ use crate::{
         charts::{Curve, Curves, curves},
         figure::{Figure, Table},
         sockets::keeper::Keeper,
-        tables::clients::Random,
     },
     measure::{Cpu, Spread, Switches, alternate, elapsed_ns, now_ns},
     svg::Scale,
@@ -219,7 +219,7 @@ fn places_for(ns: u64, bytes: usize, seed: u64) -> impl FnMut() -> Option<u64> {
 }
 
 fn within(all: u64, ns: u64, bytes: usize, seed: u64) -> impl FnMut() -> Option<u64> {
-    let (mut random, start) = (Random(seed), now_ns());
+    let (mut random, start) = (SplitMix64(seed), now_ns());
     move || (elapsed_ns(start) < ns).then(|| random.below(all / bytes as u64) * bytes as u64)
 }
 
@@ -325,7 +325,7 @@ fn layers(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     let slice = if setting.quick { 5_000_000 } else { 50_000_000 };
     let samples = alternate(ends.len(), setting.rounds(), |at, round| -> Result<f64> {
         let load = LoadSpec { writes: false, bytes: BLOCK_BYTES, depth: 1 };
-        let (mut random, start) = (Random(round as u64), now_ns());
+        let (mut random, start) = (SplitMix64(round as u64), now_ns());
         let blocks = LAYER_BYTES / BLOCK_BYTES as u64;
         let mut place = || (elapsed_ns(start) < slice).then(|| random.below(blocks) * BLOCK_BYTES as u64);
         Ok(ends[at].run(load, &mut place)?.p50())

@@ -5,6 +5,7 @@
 mod iscsi;
 mod tgt;
 
+use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB, cell,
     disks::{self, Disks},
@@ -20,7 +21,6 @@ use crate::{
         durability::folder,
         figure::{Figure, Table},
         sockets::keeper::Keeper,
-        tables::clients::Random,
     },
     measure::{Cpu, Spread, alternate, elapsed_ns, now_ns},
     svg::Scale,
@@ -158,7 +158,7 @@ impl Side {
 
     /// Requests at random places for so long.
     fn run(&mut self, load: LoadSpec, of: u64, ns: u64, seed: u64) -> Result<Stretch> {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         let used = |server: Option<u32>| {
             // Of a process that runs the kernel knows less.
             thread::sleep(SETTLING);

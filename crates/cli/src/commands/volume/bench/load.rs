@@ -1,5 +1,6 @@
 //! Requests at random places, so many at a time.
 
+use overside_bench::SplitMix64;
 use super::pattern::Pattern;
 use crate::output::{Progress, grouped};
 use crate::signals::Signals;
@@ -58,7 +59,7 @@ pub(super) struct Load {
     volume: Volume,
     waiter: Waiter,
     plan: Plan,
-    chance: Chance,
+    random: SplitMix64,
     pattern: Option<Pattern>,
     /// What is asked for instead of places at random.
     trace: Option<std::vec::IntoIter<TraceRequest>>,
@@ -106,11 +107,11 @@ impl Load {
         trace: Option<Vec<TraceRequest>>,
     ) -> Result<Load> {
         let geometry = volume.geometry();
-        let mut chance = Chance(plan.seed);
+        let mut random = SplitMix64(plan.seed);
         if plan.seed == 0 {
             let mut bytes = [0; 8];
             SystemClock.fill(&mut bytes)?;
-            chance = Chance(u64::from_le_bytes(bytes));
+            random = SplitMix64(u64::from_le_bytes(bytes));
         }
         let bytes = if plan.verifies { geometry.bytes.min(VERIFIED_BYTES_MAX) } else { geometry.bytes };
         let bs = plan.bs as usize;
@@ -119,14 +120,14 @@ impl Load {
         let mut free: Vec<Buffer> = free.into_iter().take(plan.depth).collect();
         for buffer in &mut free {
             // No disk should find it easier than real data.
-            buffer.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&chance.next().to_le_bytes()[..chunk.len()]));
+            buffer.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.word().to_le_bytes()[..chunk.len()]));
         }
-        let pattern = plan.verifies.then(|| Pattern::new(chance.next(), bytes));
+        let pattern = plan.verifies.then(|| Pattern::new(random.word(), bytes));
         Ok(Load {
             volume,
             waiter: Waiter::new(completions),
             plan,
-            chance,
+            random,
             pattern,
             trace: trace.map(Vec::into_iter),
             bytes,
@@ -213,7 +214,7 @@ impl Load {
         let is_read = match self.plan.mix {
             Mix::Reads => true,
             Mix::Writes => false,
-            Mix::Both => self.chance.below(2) == 0,
+            Mix::Both => self.random.below(2) == 0,
         };
         self.submit(tag, at, self.plan.bs, is_read, now);
     }
@@ -222,10 +223,10 @@ impl Load {
     /// others, so that requests overlap in every way.
     fn place(&mut self) -> u64 {
         let bs = self.plan.bs;
-        let is_hot = self.pattern.is_some() && self.chance.below(2) == 0;
+        let is_hot = self.pattern.is_some() && self.random.below(2) == 0;
         let bytes = if is_hot { self.bytes.min(HOT * self.plan.depth as u64 * bs) } else { self.bytes };
-        let step = if is_hot && self.chance.below(2) == 0 { self.unit } else { bs };
-        self.chance.below((bytes - bs) / step + 1) * step
+        let step = if is_hot && self.random.below(2) == 0 { self.unit } else { bs };
+        self.random.below((bytes - bs) / step + 1) * step
     }
 
     fn submit(&mut self, tag: u64, at: u64, length: u64, is_read: bool, now: Instant) {
@@ -341,22 +342,6 @@ impl Load {
             progress.at(number as u64, || format!("{number} blocks"));
         }
         self.drain(signals)
-    }
-}
-
-/// Numbers by chance (splitmix64).
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 }
 
