@@ -20,8 +20,8 @@ pub use over::Over;
 pub use topics::Topic;
 pub use volume::{
     AnyVolume, Attach, BenchVolume, CacheRoom, CheckVolume, Create, DeleteVolume, Detach, HomeDir, MemberKeys,
-    OneVolume, RecordTrace, RepairVolume, ReplaceMember, ReplayTrace, ResizeVolume, ServeVolumes, Trace, TraceCommand,
-    Volume, VolumeCommand, VolumeStatus, Ways,
+    OneVolume, RecordTrace, RepairVolume, ReplaceMember, ReplayTrace, RequestOptions, ResizeVolume, ServeVolumes,
+    Trace, TraceCommand, Volume, VolumeCommand, VolumeStatus,
 };
 
 /// Move a database's data between processes and hosts: tables, block volumes, sockets.
@@ -682,7 +682,9 @@ mod tests {
     fn command_lines(text: &str) -> Vec<Vec<String>> {
         let lines = text.lines().filter_map(|line| line.strip_prefix("  "));
         let lines = lines.filter(|line| line.trim_start_matches("sudo ").starts_with("overside "));
-        lines.map(|line| split_like_a_shell(line.trim_start_matches("sudo ").split(['>', '&']).next().unwrap())).collect()
+        lines
+            .map(|line| split_like_a_shell(line.trim_start_matches("sudo ").split(['>', '&']).next().unwrap()))
+            .collect()
     }
 
     #[test]

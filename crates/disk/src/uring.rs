@@ -23,17 +23,17 @@ pub struct Uring {
     ring: ManuallyDrop<IoUring>,
     /// What the kernel has, by the number that its completion carries. Never freed while it is
     /// there.
-    under_way: ManuallyDrop<Vec<Option<UnderWay>>>,
+    under_way: ManuallyDrop<Vec<Option<InFlight>>>,
     free: Vec<usize>,
     /// What waits for a place in the ring.
-    pushed: VecDeque<UnderWay>,
+    pushed: VecDeque<InFlight>,
     /// What ended without the kernel.
     refused: Vec<Completion>,
     /// Entries were put into the ring that the kernel has not been told of.
     untold: bool,
 }
 
-struct UnderWay {
+struct InFlight {
     token: u64,
     request: Request,
     /// Keeps the descriptor open, and with it the file's lock.
@@ -110,7 +110,7 @@ impl Uring {
     }
 }
 
-impl UnderWay {
+impl InFlight {
     /// A write that only copies into the page cache. The kernel would hand it to a thread of its
     /// own, and the wake-up of that takes longer than the copy.
     fn copy_at_once(&mut self) {
@@ -226,7 +226,7 @@ impl Disk for Uring {
 
     fn push(&mut self, token: u64, request: Request) {
         match self.folder.file(request.file()) {
-            Ok(file) => self.pushed.push_back(UnderWay { token, request, file, moved: 0, result: None }),
+            Ok(file) => self.pushed.push_back(InFlight { token, request, file, moved: 0, result: None }),
             Err(error) => self.refused.push(Completion { token, request, result: Err(error) }),
         }
     }

@@ -86,7 +86,7 @@ impl Device for Held {
 
 /// Tag, first sector, sectors; what it writes; of each sector what it may be (a READ), or what others that ended
 /// meanwhile wrote there (a write).
-type UnderWay = (u64, u64, u64, Option<u8>, Vec<Vec<u8>>);
+type InFlight = (u64, u64, u64, Option<u8>, Vec<Vec<u8>>);
 
 fn buffer(bytes: usize) -> Buffer {
     Segment::private(bytes).unwrap().carve(bytes).pop().unwrap()
@@ -306,9 +306,9 @@ proptest! {
         let sectors = (BLOCKS * BLOCK as u64 / 512) as usize;
         // What each sector may be: all that is under way, and what was before.
         let mut may: Vec<Vec<u8>> = vec![vec![0]; sectors];
-        let mut under_way: Vec<UnderWay> = Vec::new();
+        let mut under_way: Vec<InFlight> = Vec::new();
         let (mut tag, mut batch) = (0, VecDeque::new());
-        let ended = |done: Vec<Completion>, under_way: &mut Vec<UnderWay>, may: &mut Vec<Vec<u8>>| {
+        let ended = |done: Vec<Completion>, under_way: &mut Vec<InFlight>, may: &mut Vec<Vec<u8>>| {
             for completion in done {
                 assert_eq!(completion.result, Ok(()));
                 let Some(place) = under_way.iter().position(|one| one.0 == completion.tag) else { continue };

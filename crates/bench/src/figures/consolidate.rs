@@ -158,20 +158,20 @@ impl Updates {
 
 /// How a page travels after the updates before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PageForm {
     /// Page and deltas as they lie.
     Delta,
     /// The merged rows packed.
     CopyOut,
 }
 
-impl Way {
-    const ALL: [Way; 2] = [Way::Delta, Way::CopyOut];
+impl PageForm {
+    const ALL: [PageForm; 2] = [PageForm::Delta, PageForm::CopyOut];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Delta => "page and deltas",
-            Way::CopyOut => "copy-out",
+            PageForm::Delta => "page and deltas",
+            PageForm::CopyOut => "copy-out",
         }
     }
 }
@@ -198,7 +198,7 @@ const MIXES: [Mix; 4] = [
 /// Some updates, then pages, again and again: consolidation and transmission together.
 struct Mixed<'a> {
     table: &'a mut Table,
-    way: Way,
+    way: PageForm,
     mix: Mix,
     pool: Pool,
     given: usize,
@@ -210,11 +210,11 @@ struct Mixed<'a> {
 impl Side for Mixed<'_> {
     fn next(&mut self, _to: usize) -> Result<Next> {
         let buffer = match self.way {
-            Way::CopyOut => match self.pool.take() {
+            PageForm::CopyOut => match self.pool.take() {
                 Some(buffer) => Some(buffer),
                 None => return Ok(Next::Wait),
             },
-            Way::Delta => None,
+            PageForm::Delta => None,
         };
         let rows = if self.mix.one_page { ONE_PAGE } else { self.table.rows };
         let due = self.given.is_multiple_of(self.mix.pages);
@@ -355,19 +355,19 @@ fn mixed(
     limit: &mut dyn FnMut(u64) -> f64,
 ) -> Result<()> {
     for mix in MIXES {
-        for way in Way::ALL {
+        for way in PageForm::ALL {
             check(sender, table, way, mix, pool)?;
         }
         let mut limits = Vec::new();
-        let samples = alternate(Way::ALL.len() + 1, setting.rounds() + 1, |side, _| -> Result<Sample> {
-            let Some(way) = Way::ALL.get(side) else {
+        let samples = alternate(PageForm::ALL.len() + 1, setting.rounds() + 1, |side, _| -> Result<Sample> {
+            let Some(way) = PageForm::ALL.get(side) else {
                 limits.push(limit(setting.slice_ns() / 2));
                 return Ok(Sample::default());
             };
             let mut side = Mixed { table, way: *way, mix, pool: pool.clone(), given: 0, sent: 0, digest: None };
             Ok(sender.run(&mut side, Until::Elapsed(setting.slice_ns()), false)?.0)
         })?;
-        for (way, mut rounds) in Way::ALL.into_iter().zip(samples) {
+        for (way, mut rounds) in PageForm::ALL.into_iter().zip(samples) {
             // The first fills chains and caches.
             rounds.remove(0);
             let pages: u64 = rounds.iter().map(|sample| sample.requests).sum();
@@ -382,7 +382,7 @@ fn mixed(
 }
 
 /// What arrives is what was sent: bytes and borders, in their order.
-fn check(sender: &mut Sender, table: &mut Table, way: Way, mix: Mix, pool: &Pool) -> Result<()> {
+fn check(sender: &mut Sender, table: &mut Table, way: PageForm, mix: Mix, pool: &Pool) -> Result<()> {
     let digest = Some(Digest::default());
     let mut side = Mixed { table, way, mix, pool: pool.clone(), given: 0, sent: 0, digest };
     let answers = sender.run(&mut side, Until::Requests(CHECKED), true)?.1;
@@ -391,7 +391,7 @@ fn check(sender: &mut Sender, table: &mut Table, way: Way, mix: Mix, pool: &Pool
     Ok(())
 }
 
-fn series(way: Way, mix: Mix) -> String {
+fn series(way: PageForm, mix: Mix) -> String {
     format!("{}, {}", way.name(), mix.name)
 }
 
@@ -462,7 +462,7 @@ fn tell(figure: &mut Figure, rows: u64, held: &[Held]) {
     updates.marks(papers::marks("consolidate", "updates"));
     let mut work =
         Curves::new("CPU of the sender (µs a page sent)", "deltas before a page is consolidated", Scale::Log);
-    let list = MIXES.into_iter().flat_map(|mix| Way::ALL.into_iter().map(move |way| (way, mix)));
+    let list = MIXES.into_iter().flat_map(|mix| PageForm::ALL.into_iter().map(move |way| (way, mix)));
     for (colour, (way, mix)) in list.enumerate() {
         let name = series(way, mix);
         let points = figure.curve(&name);

@@ -87,7 +87,7 @@ pub(super) enum OtherEnd {
     /// A receiver.
     Receiver(Address),
     /// Who answers messages that come this way.
-    Answers(messages::Way, Address),
+    Answers(messages::MessageForm, Address),
     /// Who answers messages of the kernel's own TCP. It sends the secret first.
     Tcp {
         /// Where.
@@ -268,7 +268,7 @@ mod tests {
     fn what_is_asked_for_is_what_is_started_and_nothing_else_is() {
         let address: Address = "tcp:10.0.0.2:7000".parse().unwrap();
         let tcp = OtherEnd::Tcp { address: "[::1]:7000".parse().unwrap(), secret: "00ff".into() };
-        let answers = messages::Way::ALL.map(|way| OtherEnd::Answers(way, address.clone()));
+        let answers = messages::MessageForm::ALL.map(|way| OtherEnd::Answers(way, address.clone()));
         for end in answers.into_iter().chain([OtherEnd::Receiver(address), tcp]) {
             assert_eq!(end.to_string().parse::<OtherEnd>().unwrap(), end);
             end.beyond().unwrap();

@@ -214,7 +214,7 @@ pub struct OneVolume {
 
 /// How requests and their bytes get from a client to its node.
 #[derive(Debug, Args)]
-pub struct Ways {
+pub struct RequestOptions {
     /// How the bytes of writes get to the node. copied: in the request. The others register this
     /// process's memory, and the node reads it: once for good, each for one write, regions for a
     /// thousand. auto: copied or regions, by price.
@@ -286,7 +286,7 @@ pub struct BenchVolume {
     pub completions: String,
     /// How requests and their bytes get to the node.
     #[command(flatten)]
-    pub ways: Ways,
+    pub ways: RequestOptions,
 }
 
 /// `overside volume attach`
@@ -321,7 +321,7 @@ pub struct Attach {
     pub give_up: Option<u64>,
     /// How requests and their bytes get to the node.
     #[command(flatten)]
-    pub ways: Ways,
+    pub ways: RequestOptions,
 }
 
 /// `overside volume repair`

@@ -57,13 +57,13 @@ pub struct MemoryDisk {
     files: Arc<Mutex<Files>>,
     open: Vec<Option<(String, Node)>>,
     locked: Vec<usize>,
-    pushed: Vec<UnderWay>,
-    under_way: Vec<UnderWay>,
+    pushed: Vec<InFlight>,
+    under_way: Vec<InFlight>,
 }
 
 /// A request keeps its file, whatever becomes of the number that it had.
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     token: u64,
     request: Request,
     file: io::Result<(String, Node)>,
@@ -398,7 +398,7 @@ impl Disk for MemoryDisk {
 
     fn push(&mut self, token: u64, request: Request) {
         let file = self.node(request.file());
-        self.pushed.push(UnderWay { token, request, file });
+        self.pushed.push(InFlight { token, request, file });
     }
 
     fn submit(&mut self) -> io::Result<()> {
@@ -410,7 +410,7 @@ impl Disk for MemoryDisk {
     fn poll(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         while !self.under_way.is_empty() && self.files().draw(4) > 0 {
             let at = self.files().draw(self.under_way.len() as u64) as usize;
-            let UnderWay { token, mut request, file } = self.under_way.swap_remove(at);
+            let InFlight { token, mut request, file } = self.under_way.swap_remove(at);
             let result = file.and_then(|(name, node)| carry_out(&mut self.files(), &name, node, &mut request));
             done.push(Completion { token, request, result });
         }
@@ -437,7 +437,7 @@ impl Drop for MemoryDisk {
         for node in &self.locked {
             files.locks.remove(node);
         }
-        for UnderWay { request, file, .. } in self.under_way.drain(..) {
+        for InFlight { request, file, .. } in self.under_way.drain(..) {
             let (Request::Write { at, buffer, length, .. }, Ok((_, Node::File(node)))) = (request, file) else {
                 continue;
             };

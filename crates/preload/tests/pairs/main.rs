@@ -88,7 +88,7 @@ fn library() -> PathBuf {
 
 /// How a pair runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum PairRun {
     Plain,
     With,
     /// With the library, whose ends look for each other from the first call.
@@ -102,7 +102,7 @@ struct Run {
     report: String,
 }
 
-fn start(role: &str, program: &str, folder: &Path, address: &str, way: Way) -> Child {
+fn start(role: &str, program: &str, folder: &Path, address: &str, way: PairRun) -> Child {
     let mut executable = std::env::current_exe().unwrap();
     if program == "set_user_id" && role == "server" {
         executable = of_nobody(&executable, folder);
@@ -112,13 +112,13 @@ fn start(role: &str, program: &str, folder: &Path, address: &str, way: Way) -> C
     command.env("PAIR", program).env("ROLE", role).env("ADDRESS", address).env("FOLDER", folder);
     command.env_remove("LD_PRELOAD").env_remove("OVERSIDE_SOCKETS_REPORT").env_remove("OVERSIDE_SOCKETS_SOON");
     command.env_remove(started::INHERITED);
-    if way != Way::Plain {
+    if way != PairRun::Plain {
         command.env("LD_PRELOAD", library()).env("OVERSIDE_SOCKETS_REPORT", folder.join("report"));
     }
-    if way == Way::Soon {
+    if way == PairRun::Soon {
         command.env("OVERSIDE_SOCKETS_SOON", "1");
     }
-    if way == Way::Walled {
+    if way == PairRun::Walled {
         // SAFETY: between fork and exec, system calls alone.
         unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, confined::without_borrowing) };
     }
@@ -143,7 +143,7 @@ fn of_nobody(executable: &Path, folder: &Path) -> PathBuf {
     copy
 }
 
-fn run(program: &str, family: &str, way: Way) -> Run {
+fn run(program: &str, family: &str, way: PairRun) -> Run {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("report"), "").unwrap();
     let address = match family {
@@ -180,9 +180,12 @@ fn check(program: &str, expect: Expect) {
         _ => &["tcp", "unix"],
     };
     for family in families {
-        let plain = run(program, family, Way::Plain);
-        let ways: &[Way] =
-            if program.starts_with("unread") { &[Way::With, Way::Soon, Way::Walled] } else { &[Way::With, Way::Soon] };
+        let plain = run(program, family, PairRun::Plain);
+        let ways: &[PairRun] = if program.starts_with("unread") {
+            &[PairRun::With, PairRun::Soon, PairRun::Walled]
+        } else {
+            &[PairRun::With, PairRun::Soon]
+        };
         for way in ways.iter().copied() {
             let with = run(program, family, way);
             for (role, (plain, with)) in
@@ -192,9 +195,9 @@ fn check(program: &str, expect: Expect) {
                 assert_eq!(plain, with, "{program} over {family}: the {role}, plain and {way:?}");
             }
             // Ends that meet at once may have done so before what keeps them apart.
-            let reason = expect.reason(&plain).filter(|_| way == Way::With && !remote);
+            let reason = expect.reason(&plain).filter(|_| way == PairRun::With && !remote);
             let expect = match (expect, way) {
-                (Expect::RingsAfterFork, Way::Soon) => Expect::Any,
+                (Expect::RingsAfterFork, PairRun::Soon) => Expect::Any,
                 // Between hosts the ends do not come together again.
                 (Expect::Often(_) | Expect::Kernel(_) | Expect::OfNamespaces(_) | Expect::OfRoot(_), _) if remote => {
                     Expect::Any

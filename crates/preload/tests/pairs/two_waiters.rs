@@ -7,7 +7,7 @@ use crate::sock::{Log, Side, close, nap, pattern, recv, recv_exactly, second, se
 
 /// How a thread waits.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum ThreadWait {
     Poll,
     Set,
     Select,
@@ -23,14 +23,14 @@ const PIECE: usize = 7_000;
 const CONNECTIONS: usize = 6;
 
 /// Waits until the descriptor can be read, or written. `set` has it.
-fn wait(way: Way, fd: RawFd, set: RawFd, reads: bool) {
+fn wait(way: ThreadWait, fd: RawFd, set: RawFd, reads: bool) {
     let events = if reads { libc::POLLIN } else { libc::POLLOUT };
     // SAFETY: live structures; a descriptor below their size.
     let ready = unsafe {
         match way {
-            Way::Poll => libc::poll(&mut libc::pollfd { fd, events, revents: 0 }, 1, LONG_MS),
-            Way::Set => libc::epoll_wait(set, &mut libc::epoll_event { events: 0, u64: 0 }, 1, LONG_MS),
-            Way::Select => {
+            ThreadWait::Poll => libc::poll(&mut libc::pollfd { fd, events, revents: 0 }, 1, LONG_MS),
+            ThreadWait::Set => libc::epoll_wait(set, &mut libc::epoll_event { events: 0, u64: 0 }, 1, LONG_MS),
+            ThreadWait::Select => {
                 let (mut fds, mut limit) = (std::mem::zeroed(), std::mem::zeroed::<libc::timeval>());
                 libc::FD_SET(fd, &mut fds);
                 limit.tv_sec = i64::from(LONG_MS / 1000);
@@ -38,7 +38,7 @@ fn wait(way: Way, fd: RawFd, set: RawFd, reads: bool) {
                 let (read, write) = if reads { (fds, none) } else { (none, fds) };
                 libc::select(fd + 1, read, write, none, &mut limit)
             }
-            Way::Block => 1,
+            ThreadWait::Block => 1,
         }
     };
     assert_eq!(ready, 1, "{way:?}, to {}", if reads { "read" } else { "write" });
@@ -55,7 +55,7 @@ fn set_of(fd: RawFd, reads: bool) -> RawFd {
     }
 }
 
-fn write_all(way: Way, fd: RawFd) {
+fn write_all(way: ThreadWait, fd: RawFd) {
     let (bytes, set, mut at) = (pattern(0, TOTAL), set_of(fd, false), 0);
     while at < TOTAL {
         let n = send(fd, &bytes[at..TOTAL.min(at + PIECE)], 0);
@@ -67,7 +67,7 @@ fn write_all(way: Way, fd: RawFd) {
     close(set);
 }
 
-fn read_all(way: Way, fd: RawFd) {
+fn read_all(way: ThreadWait, fd: RawFd) {
     let (bytes, set, mut at, mut part) = (pattern(0, TOTAL), set_of(fd, true), 0, vec![0; 8192]);
     while at < TOTAL {
         let n = recv(fd, &mut part, 0);
@@ -83,9 +83,9 @@ fn read_all(way: Way, fd: RawFd) {
 }
 
 fn mixtures(side: &Side, log: &mut Log) {
-    let ways = [Way::Poll, Way::Set, Way::Select];
+    let ways = [ThreadWait::Poll, ThreadWait::Set, ThreadWait::Select];
     let mut pairs: Vec<_> = ways.into_iter().flat_map(|reads| ways.map(|writes| (reads, writes))).collect();
-    pairs.push((Way::Block, Way::Block));
+    pairs.push((ThreadWait::Block, ThreadWait::Block));
     for (reads, writes) in pairs {
         for _ in 0..CONNECTIONS {
             let other = second(side);
@@ -99,7 +99,7 @@ fn mixtures(side: &Side, log: &mut Log) {
                     at += n as usize;
                 }
             } else {
-                if !matches!(reads, Way::Block) {
+                if !matches!(reads, ThreadWait::Block) {
                     // SAFETY: a descriptor of ours.
                     assert_eq!(unsafe { libc::fcntl(other.fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
                 }
@@ -153,7 +153,7 @@ pub(crate) fn waits_from_before(side: Side, log: &mut Log) {
                 }
                 for round in 0..EXCHANGES {
                     send_all(other.fd, &pattern(round, 100));
-                    wait(Way::Poll, other.fd, -1, true);
+                    wait(ThreadWait::Poll, other.fd, -1, true);
                     assert!(recv_exactly(other.fd, 100) == pattern(round, 100));
                 }
                 over.store(true, Ordering::Relaxed);
@@ -175,7 +175,7 @@ fn wait_for_the_last(fd: RawFd) {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &std::mem::zeroed()) };
     let mut byte = [0];
     while recv(fd, &mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT) != 1 || byte != [8] {
-        wait(Way::Poll, fd, -1, true);
+        wait(ThreadWait::Poll, fd, -1, true);
     }
 }
 

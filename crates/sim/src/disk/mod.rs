@@ -73,7 +73,7 @@ struct State {
     nodes: BTreeMap<u64, Node>,
     next: u64,
     queues: BTreeMap<u64, QueueState>,
-    under_way: Vec<UnderWay>,
+    under_way: Vec<InFlight>,
     /// Operations so far.
     operations: u64,
     /// What is done at an operation.
@@ -115,7 +115,7 @@ struct QueueState {
 }
 
 /// A request that was submitted.
-struct UnderWay {
+struct InFlight {
     number: u64,
     due: Instant,
     queue: u64,
@@ -224,7 +224,7 @@ impl Drive {
         let mut state = self.state();
         let State { chance, under_way, nodes, befell, whole_sectors, .. } = &mut *state;
         befell.push(LOSES_POWER);
-        for UnderWay { node, request, .. } in under_way.drain(..) {
+        for InFlight { node, request, .. } in under_way.drain(..) {
             if let (Some(Node::File { file, .. }), Request::Write { at, buffer, length, .. }) =
                 (nodes.get_mut(&node), &request)
             {
@@ -347,8 +347,8 @@ impl State {
     /// it is gone.
     fn complete(&mut self, number: u64) {
         let Some(at) = self.under_way.iter().position(|request| request.number == number) else { return };
-        let UnderWay { queue, token, node, mut request, covers, direct, .. } = self.under_way.remove(at);
-        let overtaken = |other: &UnderWay| other.queue == queue && other.number < number;
+        let InFlight { queue, token, node, mut request, covers, direct, .. } = self.under_way.remove(at);
+        let overtaken = |other: &InFlight| other.queue == queue && other.number < number;
         if self.under_way.iter().any(overtaken) {
             self.befell.push(OVERTAKES);
         }

@@ -11,7 +11,7 @@ use overside_disk::{Completion, Disk, Entry, FileId, IoPath, Open, Request};
 
 use super::file::File;
 use super::names::Folder;
-use super::{Drive, Lock, Node, QueueState, State, UnderWay, drain, eventfd, path, signal};
+use super::{Drive, InFlight, Lock, Node, QueueState, State, drain, eventfd, path, signal};
 use crate::process::Process;
 
 /// A queue of requests, and the files that it has open.
@@ -275,7 +275,7 @@ impl Disk for Queue {
                 latency += options.stall;
             }
             let (due, queue) = (now + latency, self.number);
-            state.under_way.push(UnderWay { number, due, queue, token, node, request, covers, direct });
+            state.under_way.push(InFlight { number, due, queue, token, node, request, covers, direct });
             drop(state);
             if stalls {
                 self.drive.0.world.note(super::STALLS, 0);

@@ -11,7 +11,7 @@ use crate::wire::{MODES, Mode};
 /// Drafts of a message of some pages, used again message after message. The last page of a draft is
 /// the one in hand: it may still turn out to travel otherwise, or in the next message.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct Drafts {
     gather: GatherAnswer,
     delta: DeltaAnswer,
     marks: (GatherMark, DeltaMark),
@@ -80,7 +80,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Ways {
+impl Drafts {
     /// Prices of all ways for the page in hand, or for one like it; none when not even copying can
     /// be priced. A page that `joins` those of a message spares a request where it travels as they
     /// do.

@@ -23,7 +23,7 @@ impl ActiveScan {
         context: &Context<'_>,
     ) -> (Turn, Mode) {
         let way = choice.way;
-        let draft = self.ways.drafted(way);
+        let draft = self.drafts.drafted(way);
         if !draft.fits(way, terms, LARGE_BYTES) {
             return (self.copied(first, choice, terms, context), Mode::Copy);
         }
@@ -38,11 +38,11 @@ impl ActiveScan {
         self.keep(way, &choice);
         let mut last_bytes = body.bytes();
         // Another page is likely to be as long as the one before; looking at one that does not fit would be in vain.
-        while self.ways.drafted(way).message_len() + last_bytes <= terms.message_bytes(way) as u64 {
+        while self.drafts.drafted(way).message_len() + last_bytes <= terms.message_bytes(way) as u64 {
             let Some((part, choice)) = self.next_part(terms, Some(way)) else { break };
-            let fits = choice.way == way && self.ways.drafted(way).fits(way, terms, head.len());
+            let fits = choice.way == way && self.drafts.drafted(way).fits(way, terms, head.len());
             let Some(view) = fits.then(|| self.view(&part.page, way)).flatten() else {
-                self.ways.forget();
+                self.drafts.forget();
                 self.begun = Some(part);
                 break;
             };
@@ -50,7 +50,7 @@ impl ActiveScan {
             body = body.then(view);
             self.keep(way, &choice);
         }
-        let draft = self.ways.drafted(way);
+        let draft = self.drafts.drafted(way);
         draft.write_head(&mut head, &self.projection, u64::from(self.number), self.sequence);
         let message = context.message(head, draft.head_len()).then(body);
         (Turn::Message(if way == Mode::InPlace { message.lendable() } else { message }), way)
@@ -127,12 +127,12 @@ impl ActiveScan {
 
     /// The fragments of the page in hand; none when they are not all of that page.
     fn view(&self, page: &PinnedPage, way: Mode) -> Option<View> {
-        page.view(self.ways.fragments(way).iter().map(|f| (f.offset, f.len)))
+        page.view(self.drafts.fragments(way).iter().map(|f| (f.offset, f.len)))
     }
 
     /// The page in hand is in the message.
     fn keep(&mut self, way: Mode, choice: &Choice) {
-        self.ways.keep(way);
+        self.drafts.keep(way);
         self.sent(0, choice.rows, way, choice);
     }
 }

@@ -10,7 +10,7 @@ use overside_planner::{Goal, Planner};
 use overside_service::{Context, Message, Produced};
 use smallvec::SmallVec;
 
-use super::answer::{self, Ways};
+use super::answer::{self, Drafts};
 use super::index::{Index, Through};
 use super::meter::{Meter, Stopwatch};
 use super::remembered::Priced;
@@ -34,7 +34,7 @@ pub(crate) struct ActiveScan {
     pub(super) rows_left: u64,
     pub(super) sequence: u64,
     pub(super) reply: ScanReply,
-    pub(super) ways: Ways,
+    pub(super) drafts: Drafts,
     planned: Planned,
     /// The newest stamp of all pages so far.
     newest: u64,
@@ -193,7 +193,7 @@ impl ActiveScan {
             rows_left: request.rows_max.unwrap_or(u64::MAX),
             sequence: 0,
             reply: ScanReply::default(),
-            ways: Ways::default(),
+            drafts: Drafts::default(),
             planned: Planned::default(),
             newest: 0,
             spent: false,
@@ -211,7 +211,7 @@ impl ActiveScan {
     /// The next message.
     pub(crate) fn turn(&mut self, terms: &Terms<'_>, context: &Context<'_>) -> Turn {
         let stopwatch = Stopwatch::for_turn(self.sequence, context.clock());
-        self.ways.next_message();
+        self.drafts.next_message();
         self.planned = Planned::default();
         let Some((part, choice)) = self.next_part(terms, None) else { return Turn::End };
         let (turn, way) = match choice.way {
@@ -248,7 +248,7 @@ impl ActiveScan {
                     Part { page, from: 0 }
                 }
             };
-            self.ways.next_page();
+            self.drafts.next_page();
             let choice =
                 part.with_state(|state| (state.rows() > 0).then(|| self.choose(state, part.from, terms, joins)));
             if let Some(choice) = choice {
@@ -259,7 +259,7 @@ impl ActiveScan {
 
     fn choose(&mut self, state: &PageState<'_>, from: usize, terms: &Terms<'_>, joins: Option<Mode>) -> Choice {
         let priced = match self.mode {
-            Mode::Auto if from == 0 => self.ways.plan(state, &self.projection, terms, joins),
+            Mode::Auto if from == 0 => self.drafts.plan(state, &self.projection, terms, joins),
             _ => None,
         };
         let wanted = match (self.mode, &priced) {
@@ -273,7 +273,7 @@ impl ActiveScan {
         let over_budget = terms.spent && wanted != Mode::Copy;
         let way = if over_budget { Mode::Copy } else { wanted };
         if way != Mode::Copy {
-            self.ways.draft(way, state, &self.projection, terms);
+            self.drafts.draft(way, state, &self.projection, terms);
         }
         Choice { way, rows: state.rows(), priced, over_budget }
     }

@@ -64,7 +64,7 @@ pub struct Cache<D> {
     overlaps: Overlaps,
     admitted: Vec<u64>,
     next: u64,
-    requests: BTreeMap<u64, UnderWay>,
+    requests: BTreeMap<u64, InFlight>,
     /// Requests to the device below.
     steps: BTreeMap<u64, Step>,
     /// Blocks that are being read, by number.
@@ -73,7 +73,7 @@ pub struct Cache<D> {
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     tag: u64,
     /// None while the device below has it.
     work: Option<Work>,
@@ -237,7 +237,7 @@ impl<D: Device> Cache<D> {
         let id = self.number();
         let (range, writes) = (work.range(), work.writes());
         let orders = writes || matches!(work, Work::Read { .. });
-        self.requests.insert(id, UnderWay { tag, work: Some(work), left: 0, result: Ok(()) });
+        self.requests.insert(id, InFlight { tag, work: Some(work), left: 0, result: Ok(()) });
         let goes = match range.filter(|_| orders && self.blocks_max > 0) {
             Some(range) => {
                 let touched = self.touched(range);
@@ -449,7 +449,7 @@ impl<D: Device> Cache<D> {
         if self.requests.get(&id).is_none_or(|under_way| under_way.left > 0 || under_way.work.is_none()) {
             return;
         }
-        let Some(UnderWay { tag, work: Some(work), result, .. }) = self.requests.remove(&id) else { return };
+        let Some(InFlight { tag, work: Some(work), result, .. }) = self.requests.remove(&id) else { return };
         self.overlaps.leave(id, &mut self.admitted);
         self.done.push(Completion { tag, work, result });
     }

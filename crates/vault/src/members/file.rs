@@ -20,7 +20,7 @@ pub struct FileMember {
     start: u64,
     geometry: Geometry,
     next: u64,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, InFlight>,
     done: Vec<Completion>,
     polled: Vec<overside_disk::Completion>,
     /// The queue itself is broken: nothing more can be carried out.
@@ -28,7 +28,7 @@ pub struct FileMember {
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     request: Request,
     /// How far a DISCARD or ZERO has come, in bytes.
     zeroed: u64,
@@ -64,11 +64,11 @@ impl FileMember {
         }
         let token = self.next;
         self.next += 1;
-        self.push(token, UnderWay { request, zeroed: 0 });
+        self.push(token, InFlight { request, zeroed: 0 });
     }
 
     /// Asks the disk for a request's next step.
-    fn push(&mut self, token: u64, entry: UnderWay) {
+    fn push(&mut self, token: u64, entry: InFlight) {
         match self.described(&entry) {
             Ok(described) => {
                 self.disk.push(token, described);
@@ -78,7 +78,7 @@ impl FileMember {
         }
     }
 
-    fn described(&self, entry: &UnderWay) -> io::Result<DiskRequest> {
+    fn described(&self, entry: &InFlight) -> io::Result<DiskRequest> {
         let file = self.file;
         Ok(match &entry.request.work {
             Work::Read { at, length, .. } => {

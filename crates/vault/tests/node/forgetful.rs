@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 
 use overside_memory::{Buffer, Bytes, Segment};
-use overside_vault::home::{Creation, Home, LayoutKind, Opened, MemberSpec};
+use overside_vault::home::{Creation, Home, LayoutKind, MemberSpec, Opened};
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::{Completion, Hint, Request, Work, complete, wait};
 
-use super::killed::{Lcg, Killed};
+use super::killed::{Killed, Lcg};
 use super::*;
 
 const SECTORS: u64 = 384;
@@ -31,7 +31,7 @@ struct Model {
 
 /// What is under way.
 #[derive(Debug)]
-enum UnderWay {
+enum InFlight {
     Write {
         number: u32,
         at: u64,
@@ -48,9 +48,9 @@ impl Model {
     }
 
     /// A request by chance, and what it is.
-    fn request(&mut self, chance: &mut Lcg) -> (Work, UnderWay) {
+    fn request(&mut self, chance: &mut Lcg) -> (Work, InFlight) {
         if chance.below(8) == 0 {
-            return (Work::Flush, UnderWay::Flush(self.acknowledged.clone()));
+            return (Work::Flush, InFlight::Flush(self.acknowledged.clone()));
         }
         let sectors = 1 + chance.below(24);
         // Few places, so that many overlap, and rows of parity are written in parts.
@@ -60,15 +60,15 @@ impl Model {
         from.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
         self.written[at as usize..][..sectors as usize].iter_mut().for_each(|sector| sector.push(number));
         let from = Bytes::prefix(from, sectors as usize * SECTOR);
-        (Work::Write { at: at * SECTOR as u64, from, fua }, UnderWay::Write { number, at, sectors, fua })
+        (Work::Write { at: at * SECTOR as u64, from, fua }, InFlight::Write { number, at, sectors, fua })
     }
 
     /// It is acknowledged; of a node that writes through, that is durable.
-    fn ended(&mut self, ended: UnderWay, through: bool) {
+    fn ended(&mut self, ended: InFlight, through: bool) {
         match ended {
-            UnderWay::Write { number, at, sectors, fua } if fua || through => self.is_durable(number, at, sectors),
-            UnderWay::Write { number, at, sectors, .. } => _ = self.acknowledged.insert(number, (at, sectors)),
-            UnderWay::Flush(covered) => {
+            InFlight::Write { number, at, sectors, fua } if fua || through => self.is_durable(number, at, sectors),
+            InFlight::Write { number, at, sectors, .. } => _ = self.acknowledged.insert(number, (at, sectors)),
+            InFlight::Flush(covered) => {
                 for (number, (at, sectors)) in covered {
                     self.acknowledged.remove(&number);
                     self.is_durable(number, at, sectors);
@@ -121,7 +121,7 @@ fn writes(
     (model, chance): (&mut Model, &mut Lcg),
     (requests, through): (u64, bool),
     mut kill: impl FnMut(),
-) -> BTreeMap<u64, UnderWay> {
+) -> BTreeMap<u64, InFlight> {
     let (mut under_way, mut done, mut tag) = (BTreeMap::new(), 0, 0);
     let mut out: Vec<Completion> = Vec::new();
     let limit = Instant::now() + PATIENCE;
@@ -148,7 +148,7 @@ fn writes(
 }
 
 /// Everything has ended, in the node's next life.
-fn waits(client: &mut dyn Device, model: &mut Model, mut under_way: BTreeMap<u64, UnderWay>, through: bool) {
+fn waits(client: &mut dyn Device, model: &mut Model, mut under_way: BTreeMap<u64, InFlight>, through: bool) {
     let (limit, mut out) = (Instant::now() + PATIENCE, Vec::new());
     while !under_way.is_empty() {
         assert!(Instant::now() < limit, "{} requests do not end", under_way.len());

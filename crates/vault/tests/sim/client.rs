@@ -41,12 +41,12 @@ pub struct Client {
     load: Load,
     /// Sessions: one, or those of a group.
     links: Vec<Volume>,
-    pending: BTreeMap<u64, UnderWay>,
+    pending: BTreeMap<u64, InFlight>,
     next: u64,
 }
 
 /// A request, and over which session it was asked.
-struct UnderWay {
+struct InFlight {
     link: usize,
     /// Where, how many bytes, and whether it may change them.
     range: Option<(u64, u64)>,
@@ -198,7 +198,7 @@ impl Client {
         let link = self.link_for(range, changes);
         let tag = self.next;
         self.next += 1;
-        self.pending.insert(tag, UnderWay { link, range, changes, asked });
+        self.pending.insert(tag, InFlight { link, range, changes, asked });
         let mut batch = [Request { tag, work }].into();
         self.links[link].submit(&mut batch);
         assert!(batch.is_empty(), "a client takes few requests");
@@ -210,7 +210,7 @@ impl Client {
             return 0;
         }
         let link = self.chance.below(2) as usize;
-        let meets = |other: &UnderWay| match (range, other.range) {
+        let meets = |other: &InFlight| match (range, other.range) {
             (Some((at, length)), Some((other_at, other_length))) => {
                 at < other_at + other_length && other_at < at + length && (changes || other.changes)
             }
@@ -242,7 +242,7 @@ impl Client {
     }
 
     fn ended(&mut self, Completion { tag, work, result }: Completion) {
-        let Some(UnderWay { asked, .. }) = self.pending.remove(&tag) else { return };
+        let Some(InFlight { asked, .. }) = self.pending.remove(&tag) else { return };
         if result == Err(DeviceError::Corrupt) && self.model.has_changed() == Some(true) {
             if let Pending::Write { sectors, version, .. } = asked {
                 // A part of a unit that is lost cannot be written.

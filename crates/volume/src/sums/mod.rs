@@ -58,7 +58,7 @@ pub struct Sums {
     clock: Arc<dyn Clock>,
     intents: Intents<()>,
     table: Table,
-    requests: Slots<UnderWay>,
+    requests: Slots<InFlight>,
     steps: Slots<Step>,
     overlaps: Overlaps,
     admitted: Vec<u64>,
@@ -83,7 +83,7 @@ pub struct Sums {
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     /// Of a caller's request; none sums its bytes again.
     tag: Option<u64>,
     /// None while the device below has it.
@@ -236,7 +236,7 @@ impl Sums {
         }
         let Request { tag, work } = request;
         let (range, writes) = (work.range(), work.writes());
-        let id = self.requests.insert(UnderWay::new(Some(tag), work));
+        let id = self.requests.insert(InFlight::new(Some(tag), work));
         if is_end {
             // Whoever opens it next has nothing to sum again.
             return self.closing.push(id);
@@ -357,7 +357,7 @@ impl Sums {
     /// Whether a WRITE writes what was there. It is not noted: in a crash its sums stay true, and
     /// what was wrong on the disk and is being mended does not become right.
     fn is_same(&mut self, id: u64) -> bool {
-        let Some(UnderWay { work: Some(Work::Write { from, .. }), at, end, .. }) = self.requests.get_mut(id) else {
+        let Some(InFlight { work: Some(Work::Write { from, .. }), at, end, .. }) = self.requests.get_mut(id) else {
             return false;
         };
         let (from, at, end) = (from.clone(), *at, *end);
@@ -473,7 +473,7 @@ impl Sums {
 
     /// A request is given back.
     fn conclude(&mut self, id: u64) {
-        let Some(UnderWay { tag, work, at, end, noted, result, .. }) = self.requests.remove(id) else { return };
+        let Some(InFlight { tag, work, at, end, noted, result, .. }) = self.requests.remove(id) else { return };
         let Some(work) = work else { return };
         if work.range().is_some() && !matches!(work, Work::Hint { .. }) {
             self.overlaps.leave(id, &mut self.admitted);
@@ -559,7 +559,7 @@ impl Sums {
         let end = end.min(at + RESUM_BYTES);
         self.resums = true;
         let work = Work::Check { at, length: end - at, mend: false, wrong: 0 };
-        let id = self.requests.insert(UnderWay::new(None, work));
+        let id = self.requests.insert(InFlight::new(None, work));
         if self.overlaps.enter(id, at, end - at, true) {
             self.prepare(id);
         }
@@ -688,11 +688,11 @@ impl Sums {
     }
 }
 
-impl UnderWay {
-    fn new(tag: Option<u64>, work: Work) -> UnderWay {
+impl InFlight {
+    fn new(tag: Option<u64>, work: Work) -> InFlight {
         let (at, length) = work.range().unwrap_or_default();
         let end = at + length;
-        UnderWay {
+        InFlight {
             tag,
             work: Some(work),
             held: None,

@@ -20,7 +20,7 @@ use std::{ffi::OsString, hint::black_box, process::Command, sync::Arc};
 
 /// How a message is made of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Assembly {
     /// A list of where they lie.
     Gather,
     /// Copied into transmit buffers that are few, as a connection has them.
@@ -29,14 +29,14 @@ enum Way {
     CopyCold,
 }
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Gather, Way::Copy, Way::CopyCold];
+impl Assembly {
+    const ALL: [Assembly; 3] = [Assembly::Gather, Assembly::Copy, Assembly::CopyCold];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Gather => "gather",
-            Way::Copy => "copy-out",
-            Way::CopyCold => "copy-out into cold buffers",
+            Assembly::Gather => "gather",
+            Assembly::Copy => "copy-out",
+            Assembly::CopyCold => "copy-out into cold buffers",
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     }
     for (at, record_bytes) in RECORD_BYTES.into_iter().enumerate() {
         let mut of = [0.0; 3];
-        for (nth, (way, of)) in Way::ALL.into_iter().zip(&mut of).enumerate() {
+        for (nth, (way, of)) in Assembly::ALL.into_iter().zip(&mut of).enumerate() {
             setting.progress.part("costs: memory traffic", 3 * at + nth, 3 * RECORD_BYTES.len());
             *of = count(way, record_bytes)?;
             figure.count(&series(way.name()), record_bytes as u64, None, *of);
@@ -62,7 +62,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
 }
 
 /// Bytes between memory and the simulated cache for a byte that is sent.
-fn count(way: Way, record_bytes: usize) -> Result<f64> {
+fn count(way: Assembly, record_bytes: usize) -> Result<f64> {
     let executable = std::env::current_exe().context("the path of this executable is unknown")?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--demangle=no", "--callgrind-out-file=/dev/null", "--cache-sim=yes"])
@@ -95,7 +95,7 @@ fn lines_of(report: &str) -> Option<u64> {
 /// The process whose sending is counted.
 pub(in crate::figures) fn send(arguments: &[OsString]) -> Result<()> {
     let [way, record_bytes] = arguments else { bail!("a way and the length of a record are told") };
-    let way = Way::ALL.into_iter().find(|known| *way == *known.name()).context("there is no such way")?;
+    let way = Assembly::ALL.into_iter().find(|known| *way == *known.name()).context("there is no such way")?;
     let record_bytes: usize = record_bytes.to_str().and_then(|bytes| bytes.parse().ok()).context("no length")?;
     let memory = |bytes: usize| -> Result<Buffer> {
         let mut memory = Segment::private(bytes)?.carve(bytes).pop().context("a segment has a buffer")?;
@@ -103,7 +103,7 @@ pub(in crate::figures) fn send(arguments: &[OsString]) -> Result<()> {
         Ok(memory)
     };
     let sends = SENT_BYTES / SEND_BYTES;
-    let mut buffers = (0..if way == Way::CopyCold { sends } else { BUFFERS })
+    let mut buffers = (0..if way == Assembly::CopyCold { sends } else { BUFFERS })
         .map(|_| memory(SEND_BYTES))
         .collect::<Result<Vec<_>>>()?;
     let region = Arc::new(memory(REGION_BYTES)?);
@@ -114,10 +114,10 @@ pub(in crate::figures) fn send(arguments: &[OsString]) -> Result<()> {
 }
 
 #[inline(never)]
-fn counted_sends(way: Way, records: &mut Records, buffers: &mut [Buffer], sends: usize) -> Result<()> {
+fn counted_sends(way: Assembly, records: &mut Records, buffers: &mut [Buffer], sends: usize) -> Result<()> {
     let per_send = SEND_BYTES / records.record_bytes();
     for nth in 0..sends {
-        if way == Way::Gather {
+        if way == Assembly::Gather {
             let list: Vec<Run> = (0..per_send).map(|_| records.take()).collect();
             black_box(View::of(records.memory(), &Shape::list(&list)?)?);
         } else {
@@ -133,7 +133,8 @@ pub(super) fn table(figure: &Figure) -> Table {
         let found = figure.measured.iter().find(|one| one.series == series && one.x == x as u64);
         found.and_then(|one| one.exact).map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.2}"))
     };
-    let names = Way::ALL.map(|way| series(way.name())).into_iter().chain([ADDED.to_owned(), ADDED_COLD.to_owned()]);
+    let names =
+        Assembly::ALL.map(|way| series(way.name())).into_iter().chain([ADDED.to_owned(), ADDED_COLD.to_owned()]);
     let rows = names.map(|name| {
         std::iter::once(name.clone()).chain(RECORD_BYTES.into_iter().map(|bytes| of(&name, bytes))).collect()
     });

@@ -29,7 +29,7 @@ use std::{
 use verbs::Verbs;
 
 pub(super) use play::ROLE;
-pub(super) use verbs::Way;
+pub(super) use verbs::MessageForm;
 
 /// The answering process of a side.
 pub(super) fn answer(arguments: &[OsString]) -> Result<()> {
@@ -43,7 +43,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
         None => ("every provider present", transports()),
     };
     let mut figure = Figure::new("messages", provider, "Round trips of small messages");
-    let ours = transports.iter().flat_map(|transport| Way::ALL.map(|way| side_name(transport, way)));
+    let ours = transports.iter().flat_map(|transport| MessageForm::ALL.map(|way| side_name(transport, way)));
     let mut names: Vec<String> = ours.chain([TCP.to_owned()]).collect();
     if setting.over.to.is_none() {
         names.extend(WITHIN.map(str::to_owned).into_iter().chain(Foreign::names()));
@@ -62,7 +62,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     for (placement, sides) in &measured {
         table(&mut figure, placement, sides);
     }
-    let swept = |transport: &&str| setting.wants(&side_name(transport, Way::FramedInline));
+    let swept = |transport: &&str| setting.wants(&side_name(transport, MessageForm::FramedInline));
     let swept: Vec<&str> = transports.iter().copied().filter(swept).collect();
     sweep::measure(setting, &placements[0], &swept, &mut figure)?;
     if setting.over.to.is_none() {
@@ -209,7 +209,7 @@ fn sides(setting: &Setting<'_>, seats: &Seats, transports: &[&str]) -> Result<Ve
     }
     all.push(kernel_tcp(setting, seats)?);
     for transport in transports {
-        for way in Way::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
+        for way in MessageForm::ALL.into_iter().filter(|way| setting.wants(&side_name(transport, *way))) {
             all.push(provided(setting, seats, transport, way)?.0);
         }
     }
@@ -244,7 +244,7 @@ fn kernel_tcp(setting: &Setting<'_>, seats: &Seats) -> Result<Match> {
 }
 
 /// A side over a provider, and how long an inline message of its may be.
-fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> Result<(Match, usize)> {
+fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: MessageForm) -> Result<(Match, usize)> {
     let rendezvous = match &setting.over.to {
         Some(host) => host.rendezvous()?,
         None => Over::new(transport, setting.over.rdma_device.as_deref())?.rendezvous()?,
@@ -265,7 +265,7 @@ fn provided(setting: &Setting<'_>, seats: &Seats, transport: &str, way: Way) -> 
     Ok((side, inline_max))
 }
 
-fn side_name(transport: &str, way: Way) -> String {
+fn side_name(transport: &str, way: MessageForm) -> String {
     format!("{transport}: {}", way.name())
 }
 
@@ -312,7 +312,7 @@ fn ratio(measured: &[(Placement, Vec<Rounds>)], placement: usize, ours: &str, th
 }
 
 fn bars(figure: &mut Figure, measured: &[(Placement, Vec<Rounds>)]) {
-    let ours = side_name("shm", Way::SendInline);
+    let ours = side_name("shm", MessageForm::SendInline);
     let two = Pinned::processors() >= 2;
     for (placement, theirs, wanted) in [(0, SPIN, 0.6), (1, FUTEX, 0.7), (1, UNIX, 1.3), (2, UNIX, 1.0)] {
         // With one processor in all there is no such placement.

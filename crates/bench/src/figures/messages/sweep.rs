@@ -3,7 +3,7 @@
 
 use super::{
     Placement, provided, slice_ns,
-    verbs::{FRAME, SIZES, Way},
+    verbs::{FRAME, MessageForm, SIZES},
 };
 use crate::{
     figures::{
@@ -33,8 +33,8 @@ pub(super) fn measure(
 ) -> Result<()> {
     for transport in transports {
         let seats = placement.take()?;
-        let (plain, inline_max) = provided(setting, &seats, transport, Way::Framed)?;
-        let mut sides = [plain, provided(setting, &seats, transport, Way::FramedInline)?.0];
+        let (plain, inline_max) = provided(setting, &seats, transport, MessageForm::Framed)?;
+        let mut sides = [plain, provided(setting, &seats, transport, MessageForm::FramedInline)?.0];
         let mut sizes: Vec<usize> = SIZES.into_iter().filter(|size| size + FRAME <= inline_max).collect();
         sizes.sort_unstable();
         let mut swept = Vec::new();

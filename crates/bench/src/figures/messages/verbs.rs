@@ -31,7 +31,7 @@ use std::{
 
 /// How a message goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::figures) enum Way {
+pub(in crate::figures) enum MessageForm {
     Index,
     Framed,
     FramedInline,
@@ -39,32 +39,37 @@ pub(in crate::figures) enum Way {
     SendInline,
 }
 
-impl Way {
-    pub(in crate::figures) const ALL: [Way; 5] =
-        [Way::Index, Way::Framed, Way::FramedInline, Way::Send, Way::SendInline];
+impl MessageForm {
+    pub(in crate::figures) const ALL: [MessageForm; 5] = [
+        MessageForm::Index,
+        MessageForm::Framed,
+        MessageForm::FramedInline,
+        MessageForm::Send,
+        MessageForm::SendInline,
+    ];
 
     pub(in crate::figures) fn name(self) -> &'static str {
         match self {
-            Way::Index => "index",
-            Way::Framed => "header and footer",
-            Way::FramedInline => "header and footer, inline",
-            Way::Send => "SEND",
-            Way::SendInline => "SEND inline",
+            MessageForm::Index => "index",
+            MessageForm::Framed => "header and footer",
+            MessageForm::FramedInline => "header and footer, inline",
+            MessageForm::Send => "SEND",
+            MessageForm::SendInline => "SEND inline",
         }
     }
 }
 
-impl FromStr for Way {
+impl FromStr for MessageForm {
     type Err = anyhow::Error;
 
-    fn from_str(name: &str) -> Result<Way> {
-        Way::ALL.into_iter().find(|way| way.name() == name).with_context(|| format!("there is no way {name:?}"))
+    fn from_str(name: &str) -> Result<MessageForm> {
+        MessageForm::ALL.into_iter().find(|way| way.name() == name).with_context(|| format!("there is no way {name:?}"))
     }
 }
 
 /// One end of a queue pair.
 pub(super) struct Verbs {
-    way: Way,
+    way: MessageForm,
     pub(super) inline_max: usize,
     endpoint: Endpoint,
     pair: QueuePair,
@@ -90,14 +95,19 @@ impl Verbs {
     }
 
     /// The connecting end.
-    pub(super) fn connect(way: Way, rendezvous: &Rendezvous, line: &mut UnixStream) -> Result<Verbs> {
+    pub(super) fn connect(way: MessageForm, rendezvous: &Rendezvous, line: &mut UnixStream) -> Result<Verbs> {
         let mut endpoint = Verbs::endpoint(rendezvous)?;
         let pair = endpoint.connect(rendezvous.address.name(), PATIENCE)?;
         Verbs::over(way, endpoint, pair, line)
     }
 
     /// Either end, once it is connected. Tokens go over `line`.
-    pub(super) fn over(way: Way, mut endpoint: Endpoint, pair: QueuePair, line: &mut UnixStream) -> Result<Verbs> {
+    pub(super) fn over(
+        way: MessageForm,
+        mut endpoint: Endpoint,
+        pair: QueuePair,
+        line: &mut UnixStream,
+    ) -> Result<Verbs> {
         let bytes = SIZES.len() * SLOTS as usize * 2 * STRIDE;
         let mut messages = endpoint.allocate(bytes)?;
         fill(&mut messages);
@@ -243,17 +253,17 @@ impl Ball for Verbs {
         let to = Remote::<Writable>::new(self.remote);
         let slot = (self.turns[0] % SLOTS + 1) * STRIDE as u64;
         let request = match self.way {
-            Way::Index => WorkRequest::write(0, self.view(frame, false)?, to.part(slot, size as u64)?),
-            Way::Framed => {
+            MessageForm::Index => WorkRequest::write(0, self.view(frame, false)?, to.part(slot, size as u64)?),
+            MessageForm::Framed => {
                 let len = size + FRAME;
                 WorkRequest::write(0, self.view(frame, true)?, to.part(slot, len as u64)?)
             }
-            Way::FramedInline => {
+            MessageForm::FramedInline => {
                 let len = size + FRAME;
                 WorkRequest::write_inline(0, &self.messages[frame..frame + len], to.part(slot, len as u64)?)
             }
-            Way::Send => WorkRequest::send(0, self.view(frame, false)?),
-            Way::SendInline => {
+            MessageForm::Send => WorkRequest::send(0, self.view(frame, false)?),
+            MessageForm::SendInline => {
                 let message = frame + 4..frame + 4 + size;
                 while !self.endpoint.queue().post_inline(self.pair, 0, &self.messages[message.clone()], None, false)? {
                     self.endpoint.queue().poll(&mut self.done);
@@ -263,7 +273,7 @@ impl Ball for Verbs {
             }
         };
         self.batch.push_back(request.unsignalled());
-        if self.way == Way::Index {
+        if self.way == MessageForm::Index {
             let counter = Remote::<Atomic>::new(self.remote).part(0, 8)?;
             self.batch.push_back(WorkRequest::fetch_add(0, counter, 1).unsignalled());
         }
@@ -274,9 +284,9 @@ impl Ball for Verbs {
 
     fn receive(&mut self) -> Result<bool> {
         let last = match self.way {
-            Way::Index => self.receive_counted(),
-            Way::Framed | Way::FramedInline => self.receive_framed(),
-            Way::Send | Way::SendInline => self.receive_sent(),
+            MessageForm::Index => self.receive_counted(),
+            MessageForm::Framed | MessageForm::FramedInline => self.receive_framed(),
+            MessageForm::Send | MessageForm::SendInline => self.receive_sent(),
         }?;
         self.turns[1] += 1;
         Ok(last)
@@ -352,8 +362,8 @@ mod tests {
             let [message, whole] = shapes(frame).unwrap();
             assert_eq!((message.bytes(), whole.bytes()), (size as u64, (size + FRAME) as u64));
         }
-        for way in Way::ALL {
-            assert_eq!(way.name().parse::<Way>().unwrap(), way);
+        for way in MessageForm::ALL {
+            assert_eq!(way.name().parse::<MessageForm>().unwrap(), way);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One client to many of one table: rate, processor time and the server's memory.
 
-use super::{CLIENTS, MEMORY, RATE, SERVER, Way, series};
+use super::{CLIENTS, MEMORY, RATE, SERVER, ScanPath, series};
 use crate::{
     figures::{
         Figure, Setting,
@@ -23,7 +23,7 @@ use std::{
 
 /// A server whose clients scan in one way.
 struct ScanServer {
-    way: Way,
+    way: ScanPath,
     served: Served,
     workers: Vec<Worker>,
     /// It has put the rows, and stays: what its connection takes is in both numbers.
@@ -44,7 +44,7 @@ struct Stretch {
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("scans: tables");
-    let mut sides = Way::ALL.map(|way| ScanServer::start(setting, way)).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut sides = ScanPath::ALL.map(|way| ScanServer::start(setting, way)).into_iter().collect::<Result<Vec<_>>>()?;
     let mut first = None;
     for (at, clients) in COUNTS.into_iter().enumerate() {
         for side in &mut sides {
@@ -67,8 +67,8 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
 }
 
 impl ScanServer {
-    fn start(setting: &Setting<'_>, way: Way) -> Result<ScanServer> {
-        let kept = if way == Way::OneSided { Kept::Open } else { Kept::Memory };
+    fn start(setting: &Setting<'_>, way: ScanPath) -> Result<ScanServer> {
+        let kept = if way == ScanPath::OneSided { Kept::Open } else { Kept::Memory };
         let served = Served::start(setting.over, kept, Path::new(""), false)?;
         let mut loader = Worker::new(&served, ROWS, 1)?;
         loader.fill(|number| scattered(number, ROWS))?;
@@ -117,12 +117,12 @@ impl ScanServer {
     }
 }
 
-impl Way {
+impl ScanPath {
     /// The whole table, in this way.
     fn read(self, worker: &mut Worker) -> Result<Touched> {
         match self {
-            Way::Served(mode) => Ok(worker.read(ROWS, mode)?.0),
-            Way::OneSided => worker.read_one_sided(),
+            ScanPath::Served(mode) => Ok(worker.read(ROWS, mode)?.0),
+            ScanPath::OneSided => worker.read_one_sided(),
         }
     }
 }

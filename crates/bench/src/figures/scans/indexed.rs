@@ -1,7 +1,6 @@
 //! Ranges through a secondary index: rows whose neighbours lie on other pages.
 
-use overside_evidence::SplitMix64;
-use super::{ALL, CLIENTS, RATE, SERVER, Way, series};
+use super::{ALL, CLIENTS, RATE, SERVER, ScanPath, series};
 use crate::{
     figures::{
         Figure, Setting,
@@ -21,6 +20,7 @@ use overside::table::{
     schema::{Column, ColumnType, Schema},
     wire::{Mode, PutMode},
 };
+use overside_evidence::SplitMix64;
 use std::{ops::Bound, path::Path};
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
@@ -52,7 +52,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
         for (mode, rounds) in ALL.into_iter().zip(rounds) {
             for (at, of) in [RATE, SERVER, CLIENTS].into_iter().enumerate() {
                 figure.record(
-                    series(WHAT, of, Way::Served(mode)),
+                    series(WHAT, of, ScanPath::Served(mode)),
                     *length,
                     rounds.iter().map(|values| values[at]).collect(),
                 );

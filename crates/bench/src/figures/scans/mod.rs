@@ -28,40 +28,40 @@ const SERVER: &str = "server ns a row";
 const CLIENTS: &str = "clients ns a row";
 const MEMORY: &str = "server bytes a client";
 
-fn series(what: &str, of: &str, way: Way) -> String {
+fn series(what: &str, of: &str, way: ScanPath) -> String {
     format!("{what}, {of}: {}", way.name())
 }
 
 /// How rows come to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ScanPath {
     /// The server sends them.
     Served(Mode),
     /// The client reads the server's memory.
     OneSided,
 }
 
-impl Way {
+impl ScanPath {
     /// In the order of the charts' colours.
-    const ALL: [Way; 6] = [
-        Way::Served(ALL[0]),
-        Way::Served(ALL[1]),
-        Way::Served(ALL[2]),
-        Way::Served(ALL[3]),
-        Way::Served(ALL[4]),
-        Way::OneSided,
+    const ALL: [ScanPath; 6] = [
+        ScanPath::Served(ALL[0]),
+        ScanPath::Served(ALL[1]),
+        ScanPath::Served(ALL[2]),
+        ScanPath::Served(ALL[3]),
+        ScanPath::Served(ALL[4]),
+        ScanPath::OneSided,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Served(mode) => mode.name(),
-            Way::OneSided => "one-sided",
+            ScanPath::Served(mode) => mode.name(),
+            ScanPath::OneSided => "one-sided",
         }
     }
 
     /// An index is read by the server alone.
-    fn of(what: &str) -> &'static [Way] {
-        if what == fan::WHAT { &Way::ALL } else { &Way::ALL[..ALL.len()] }
+    fn of(what: &str) -> &'static [ScanPath] {
+        if what == fan::WHAT { &ScanPath::ALL } else { &ScanPath::ALL[..ALL.len()] }
     }
 }
 
@@ -106,7 +106,7 @@ fn tell(figure: &mut Figure, setting: &Setting<'_>) {
     ];
     for (what, of, value, place, factor, caption) in charts {
         let mut chart = Curves::new(value, place, Scale::Log);
-        for (colour, way) in Way::of(what).iter().enumerate() {
+        for (colour, way) in ScanPath::of(what).iter().enumerate() {
             let name = series(what, of, *way);
             let places = figure.recorded(&name).map(|(x, values)| (x, Spread::of(values)));
             chart.add(Curve::spreads(way.name(), colour, places, factor));
@@ -124,7 +124,7 @@ fn table(figure: &Figure, what: &str) -> Table {
     let of = [RATE, SERVER, CLIENTS, MEMORY];
     let of = if what == fan::WHAT { &of[..] } else { &of[..3] };
     let mut rows = Vec::new();
-    for way in Way::of(what) {
+    for way in ScanPath::of(what) {
         let name = series(what, RATE, *way);
         let places: Vec<u64> = figure.recorded(&name).map(|(x, _)| x).collect();
         for at in places {

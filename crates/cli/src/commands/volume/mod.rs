@@ -11,7 +11,7 @@ mod serve;
 mod status;
 mod trace;
 
-use crate::args::{HomeDir, OneVolume, Volume, VolumeCommand, Ways};
+use crate::args::{HomeDir, OneVolume, RequestOptions, Volume, VolumeCommand};
 use anyhow::{Context, Result};
 use overside::vault::home::Home;
 use overside::verbs::handshake::Key;
@@ -58,7 +58,7 @@ fn attach(at: &OneVolume, options: LinkOptions) -> Result<client::Volume> {
 }
 
 /// With what is said of the ways to the node.
-fn going(ways: &Ways, options: LinkOptions) -> LinkOptions {
+fn going(ways: &RequestOptions, options: LinkOptions) -> LinkOptions {
     let fixed = |writes| Some(Registration { writes, by_price: false, ..Registration::default() });
     let registration = match &ways.data[..] {
         "copied" => None,
@@ -89,8 +89,9 @@ mod tests {
 
     #[test]
     fn words_for_the_way_of_bytes_are_the_librarys_ways() {
-        let way =
-            |data: &str| going(&Ways { data: data.into(), max_request: 1 << 20 }, LinkOptions::default()).registration;
+        let way = |data: &str| {
+            going(&RequestOptions { data: data.into(), max_request: 1 << 20 }, LinkOptions::default()).registration
+        };
         let fixed = |data| way(data).filter(|way| !way.by_price).map(|way| way.writes);
         assert_eq!((way("copied"), way("auto")), (None, Some(Registration::default())));
         assert_eq!(["once", "each", "regions"].map(fixed), [Some(u32::MAX), Some(1), Some(1000)]);

@@ -1,6 +1,5 @@
 //! Requests at random places, so many at a time.
 
-use overside_bench::SplitMix64;
 use super::pattern::Pattern;
 use crate::output::{Progress, grouped};
 use crate::signals::Signals;
@@ -11,6 +10,7 @@ use overside::vault::trace::TraceRequest;
 use overside::verbs::{Clock, SystemClock};
 use overside::volume::client::Volume;
 use overside::volume::{Completion, Completions, Device, DeviceError, Request, Waiter, Work};
+use overside_bench::SplitMix64;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -68,14 +68,14 @@ pub(super) struct Load {
     unit: u64,
     free: Vec<Buffer>,
     /// By tag.
-    under_way: Vec<Option<UnderWay>>,
+    under_way: Vec<Option<InFlight>>,
     tags: Vec<u64>,
     queue: VecDeque<Request>,
     ended: Vec<Completion>,
     outcome: Outcome,
 }
 
-struct UnderWay {
+struct InFlight {
     since: Instant,
     /// Generations of what a READ must find.
     expected: Vec<u32>,
@@ -232,7 +232,7 @@ impl Load {
     fn submit(&mut self, tag: u64, at: u64, length: u64, is_read: bool, now: Instant) {
         // A buffer and a tag are free together.
         let Some(mut buffer) = self.free.pop() else { return };
-        let mut under_way = UnderWay { since: now, expected: Vec::new(), generation: 0 };
+        let mut under_way = InFlight { since: now, expected: Vec::new(), generation: 0 };
         let work = if is_read {
             if let Some(pattern) = &self.pattern {
                 under_way.expected = pattern.expected(at, length);
