@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use overside_memory::{Bytes, Segment};
 use overside_vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, OneExport};
 use overside_vault::members::Volatile;
-use overside_vault::members::volatile::{Chance, Lost, VolatileHandle};
+use overside_vault::members::volatile::{Lost, VolatileHandle, XorShift};
 use overside_verbs::SystemClock;
 use overside_verbs::watch::Signal;
 use overside_volume::{Completion, Device, Geometry, MemoryDevice, Request, Work, complete};
@@ -93,7 +93,7 @@ impl Drive {
     }
 
     /// The power goes; what that leaves, by chance.
-    pub fn lose_power(&self, chance: &mut Chance) -> Result<Lost> {
+    pub fn lose_power(&self, chance: &mut XorShift) -> Result<Lost> {
         Ok(self.device.device().lose_power(chance, &SystemClock)?)
     }
 }
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(drive.handle.cached(), 1);
             drop(peer);
             attached.ended().unwrap();
-            assert_eq!(drive.lose_power(&mut Chance::of(1)).unwrap().cached, 1);
+            assert_eq!(drive.lose_power(&mut XorShift::of(1)).unwrap().cached, 1);
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use overside_vault::members::volatile::Chance;
+use overside_vault::members::volatile::XorShift;
 
 use crate::boot::Machine;
 use crate::drive::Drive;
@@ -32,7 +32,7 @@ pub fn run(base: &Base, initrd: &Path, folder: &Path, job: &Job) -> Result<()> {
     let lies = asked("GUEST_POWER_LIES").is_some_and(|lies| lies > 0);
     println!("power: seed {seed}");
     let drive = Drive::formatted(folder, DISK_BYTES, lies)?;
-    let mut chance = Chance::of(seed);
+    let mut chance = XorShift::of(seed);
     let mut book = Book::default();
     let mut acknowledged = 0;
     for round in 0..=rounds {
@@ -68,7 +68,7 @@ fn one_life(
     book: &mut Book,
     drive: &Drive,
     last: bool,
-    chance: &mut Chance,
+    chance: &mut XorShift,
     job: &Job,
 ) -> Result<()> {
     // Some go early: while it mounts, makes its directory, or recovers.

@@ -76,7 +76,7 @@ pub struct Adoption {
 }
 
 /// Leaves that follow each other.
-pub struct Part {
+pub struct LeafRun {
     core: Arc<Core>,
     from: Vec<u8>,
     pages: Vec<Page>,
@@ -116,9 +116,9 @@ impl Tree {
 impl Adoption {
     /// A part of the key space, without leaves yet. It begins at `from`: at the empty key, or where
     /// the leaf in front of its first one ends.
-    pub fn part(&self, from: &[u8]) -> Part {
+    pub fn part(&self, from: &[u8]) -> LeafRun {
         let end = Some(from.to_vec());
-        Part { core: self.core.clone(), from: from.to_vec(), pages: Vec::new(), end, leaves: 0, rows: 0 }
+        LeafRun { core: self.core.clone(), from: from.to_vec(), pages: Vec::new(), end, leaves: 0, rows: 0 }
     }
 
     /// The tree of all parts, which come in key order. Keys that are in none of them are not there.
@@ -129,7 +129,7 @@ impl Adoption {
     ///
     /// # Panics
     /// When another adoption made a part.
-    pub fn finish(self, parts: impl IntoIterator<Item = Part>) -> Result<Tree, AdoptError> {
+    pub fn finish(self, parts: impl IntoIterator<Item = LeafRun>) -> Result<Tree, AdoptError> {
         let core = self.core;
         let mut pages = Vec::new();
         // The end of what is there so far; what lies behind it until the next part becomes a page without rows.
@@ -155,7 +155,7 @@ impl Adoption {
     }
 }
 
-impl Part {
+impl LeafRun {
     /// Takes the next leaf in key order.
     ///
     /// # Errors
@@ -390,7 +390,7 @@ impl std::fmt::Debug for Adoption {
     }
 }
 
-impl std::fmt::Debug for Part {
+impl std::fmt::Debug for LeafRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Part").field("leaves", &self.leaves).field("rows", &self.rows).finish()
     }

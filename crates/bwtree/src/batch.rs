@@ -21,7 +21,7 @@ use crate::newest::{Edit, Newest, Rank};
 use crate::options::Error;
 use crate::page::{Draft, Op, POSITION_EXACT, Piece, Rest};
 use crate::stats::Counter;
-use crate::write::{Change, Outcome, TRIES};
+use crate::write::{Change, ChangeOutcome, TRIES};
 
 /// How the rows of a batch are put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +52,10 @@ impl Put {
     }
 
     /// The same of what became of a single change.
-    fn told(self, outcome: Result<Outcome, Error>) -> Result<bool, Error> {
+    fn told(self, outcome: Result<ChangeOutcome, Error>) -> Result<bool, Error> {
         match outcome? {
-            Outcome::Done { was_there, .. } => Ok(was_there),
-            Outcome::Refused { is_there, .. } => self.answer(is_there),
+            ChangeOutcome::Done { was_there, .. } => Ok(was_there),
+            ChangeOutcome::Refused { is_there, .. } => self.answer(is_there),
         }
     }
 
@@ -78,7 +78,7 @@ struct Batch<'r> {
     /// Of each row looked at, in the batch's order. A row that was not reached says
     /// [`Error::Exhausted`].
     answers: Vec<Result<bool, Error>>,
-    /// Each of these rows' stamp, as an [`Outcome`] has it; none in a tree without stamps.
+    /// Each of these rows' stamp, as an [`ChangeOutcome`] has it; none in a tree without stamps.
     stamps: Vec<u64>,
     /// Rows refused, and how many may be.
     refused: usize,
@@ -102,7 +102,7 @@ impl Core {
     ) -> (Vec<Result<bool, Error>>, Vec<u64>) {
         if let ([(key, value)], 1..) = (rows, refused_max) {
             let outcome = self.change(key, put.change(value));
-            let stamps = self.stamps().map(|_| outcome.map_or(0, Outcome::stamp));
+            let stamps = self.stamps().map(|_| outcome.map_or(0, ChangeOutcome::stamp));
             return (vec![put.told(outcome)], stamps.into_iter().collect());
         }
         let answers = Vec::with_capacity(rows.len());
@@ -174,7 +174,7 @@ impl Core {
         let answer = batch.put.told(outcome);
         let exhausted = answer == Err(Error::Exhausted);
         batch.note(order, at, answer);
-        batch.stamp(order, at, outcome.map_or(0, Outcome::stamp));
+        batch.stamp(order, at, outcome.map_or(0, ChangeOutcome::stamp));
         (at + 1, exhausted)
     }
 

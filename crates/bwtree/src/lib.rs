@@ -117,7 +117,7 @@ mod walk;
 mod write;
 
 pub use account::PinAccount;
-pub use adopt::{AdoptError, AdoptLeaf, Adoption, Part};
+pub use adopt::{AdoptError, AdoptLeaf, Adoption, LeafRun};
 pub use arena::{Arena, Exhausted, HeapArena};
 pub use batch::Put;
 pub use copied::Copied;
@@ -136,4 +136,4 @@ pub use stats::Stats;
 pub use tree::Tree;
 pub use waits::{System as SystemWaits, Waits};
 pub use walk::{Reads, Walk, WalkError, Walked};
-pub use write::Outcome;
+pub use write::ChangeOutcome;

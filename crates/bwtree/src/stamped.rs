@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::options::Error;
 use crate::stamps::Writing;
 use crate::tree::Tree;
-use crate::write::{Change, Outcome};
+use crate::write::{Change, ChangeOutcome};
 
 /// A tree's changes, made while somebody [writes](Writing): each gives back its stamp, for the
 /// record that is appended before the writing ends.
@@ -34,13 +34,13 @@ impl Tree {
 }
 
 impl Changes<'_> {
-    /// Puts a row; [`Outcome::Refused`] where [`Put::Insert`] finds the key, or [`Put::Update`]
+    /// Puts a row; [`ChangeOutcome::Refused`] where [`Put::Insert`] finds the key, or [`Put::Update`]
     /// does not.
-    pub fn put(&self, put: Put, key: &[u8], value: &[u8]) -> Result<Outcome, Error> {
+    pub fn put(&self, put: Put, key: &[u8], value: &[u8]) -> Result<ChangeOutcome, Error> {
         self.core.change(key, put.change(value))
     }
 
-    /// As [`Tree::put_many`]; of each row looked at its stamp, too: an [`Outcome`]'s where the row
+    /// As [`Tree::put_many`]; of each row looked at its stamp, too: an [`ChangeOutcome`]'s where the row
     /// was put or refused for its key, and 0 where it was refused for its length or found no
     /// memory.
     pub fn put_many(
@@ -52,18 +52,18 @@ impl Changes<'_> {
         self.core.put_many(put, rows, refused_max)
     }
 
-    /// As [`Tree::delete`]; [`Outcome::Refused`] where the key is not there.
-    pub fn delete(&self, key: &[u8]) -> Result<Outcome, Error> {
+    /// As [`Tree::delete`]; [`ChangeOutcome::Refused`] where the key is not there.
+    pub fn delete(&self, key: &[u8]) -> Result<ChangeOutcome, Error> {
         self.core.change(key, Change::Delete)
     }
 
-    /// As [`Tree::delete_now`]; [`Outcome::Refused`] where the key is not there.
-    pub fn delete_now(&self, key: &[u8]) -> Result<Outcome, Error> {
+    /// As [`Tree::delete_now`]; [`ChangeOutcome::Refused`] where the key is not there.
+    pub fn delete_now(&self, key: &[u8]) -> Result<ChangeOutcome, Error> {
         self.core.change_now(key, Change::Delete)
     }
 
     /// As [`Tree::compare_and_swap`].
-    pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<Outcome, Error> {
+    pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<ChangeOutcome, Error> {
         self.core.change(key, Change::Swap { expected, new })
     }
 }

@@ -18,7 +18,7 @@ use crate::stamps::Stamps;
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::waits::{System, Waits};
-use crate::write::{Change, Outcome};
+use crate::write::{Change, ChangeOutcome};
 
 /// A lock-free ordered map from byte keys to byte values. Cheap to clone; clones are the same tree.
 #[derive(Clone)]
@@ -81,8 +81,8 @@ impl Tree {
     /// Adds a key; [`Error::Exists`] if it is there.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         match self.alone(|core| core.change(key, Change::Insert(value)))? {
-            Outcome::Done { .. } => Ok(()),
-            Outcome::Refused { .. } => Err(Error::Exists),
+            ChangeOutcome::Done { .. } => Ok(()),
+            ChangeOutcome::Refused { .. } => Err(Error::Exists),
         }
     }
 
@@ -125,7 +125,7 @@ impl Tree {
     /// removes it); whether it was.
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool, Error> {
         let outcome = self.alone(|core| core.change(key, Change::Swap { expected, new }))?;
-        Ok(matches!(outcome, Outcome::Done { .. }))
+        Ok(matches!(outcome, ChangeOutcome::Done { .. }))
     }
 
     /// Replaces the content of `out` by the key's value; false (and `out` empty) if there is none.

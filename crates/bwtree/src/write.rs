@@ -22,7 +22,7 @@ pub(crate) enum Change<'a> {
 
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// The tree is as the change wants it.
     Done {
         /// Whether the key was there before.
@@ -40,18 +40,18 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl ChangeOutcome {
     /// Its stamp, either way.
     #[inline]
     pub fn stamp(self) -> u64 {
-        let (Outcome::Done { stamp, .. } | Outcome::Refused { stamp, .. }) = self;
+        let (ChangeOutcome::Done { stamp, .. } | ChangeOutcome::Refused { stamp, .. }) = self;
         stamp
     }
 
     /// Whether it was done to a key that was there.
     #[inline]
     pub(crate) fn replaced(self) -> bool {
-        matches!(self, Outcome::Done { was_there: true, .. })
+        matches!(self, ChangeOutcome::Done { was_there: true, .. })
     }
 }
 
@@ -84,17 +84,17 @@ impl<'g> LeafState<'g> {
 }
 
 impl Core {
-    pub(crate) fn change(&self, key: &[u8], change: Change<'_>) -> Result<Outcome, Error> {
+    pub(crate) fn change(&self, key: &[u8], change: Change<'_>) -> Result<ChangeOutcome, Error> {
         let removes = matches!(change, Change::Delete | Change::Swap { new: None, .. });
         self.change_within(key, change, if removes { DELETE_TRIES } else { TRIES })
     }
 
     /// As `change`, waiting for nobody.
-    pub(crate) fn change_now(&self, key: &[u8], change: Change<'_>) -> Result<Outcome, Error> {
+    pub(crate) fn change_now(&self, key: &[u8], change: Change<'_>) -> Result<ChangeOutcome, Error> {
         self.change_within(key, change, TRIES)
     }
 
-    fn change_within(&self, key: &[u8], change: Change<'_>, tries: usize) -> Result<Outcome, Error> {
+    fn change_within(&self, key: &[u8], change: Change<'_>, tries: usize) -> Result<ChangeOutcome, Error> {
         self.check(key, &change)?;
         let value = match change {
             Change::Insert(v) | Change::Upsert(v) | Change::Update(v) | Change::Swap { new: Some(v), .. } => Some(v),
@@ -172,7 +172,12 @@ impl Core {
 
     /// One try under one guard; `None`: somebody was faster.
     #[inline]
-    fn attempt(&self, guard: &Guard<'_>, draft: &Draft<'_>, change: Change<'_>) -> Result<Option<Outcome>, Error> {
+    fn attempt(
+        &self,
+        guard: &Guard<'_>,
+        draft: &Draft<'_>,
+        change: Change<'_>,
+    ) -> Result<Option<ChangeOutcome>, Error> {
         #[cfg(mutants)]
         self.draw_early(guard);
         let found = self.find_leaf(guard, Target::At(draft.key));
@@ -187,7 +192,7 @@ impl Core {
         found: &FoundLeaf<'_>,
         draft: &Draft<'_>,
         change: Change<'_>,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<Option<ChangeOutcome>, Error> {
         let hit = found.state.lookup::<false>(draft.key);
         let is_there = hit.value.is_some();
         let goes = match change {
@@ -197,13 +202,13 @@ impl Core {
             Change::Swap { expected, new } => {
                 let same = self.same(&hit, expected);
                 if same && new.is_none() && !is_there {
-                    return Ok(Some(Outcome::Done { was_there: false, stamp: self.newest(&found.state) }));
+                    return Ok(Some(ChangeOutcome::Done { was_there: false, stamp: self.newest(&found.state) }));
                 }
                 same
             }
         };
         if !goes {
-            return Ok(Some(Outcome::Refused { is_there, stamp: self.newest(&found.state) }));
+            return Ok(Some(ChangeOutcome::Refused { is_there, stamp: self.newest(&found.state) }));
         }
         if found.frozen {
             return Err(Error::Exhausted);
@@ -211,7 +216,7 @@ impl Core {
         // After the leaf's word was read, and before the change is installed: see `stamps`.
         let stamp = self.draw(guard);
         let done = self.put(guard, found, draft, hit.position, stamp)?;
-        Ok(done.then_some(Outcome::Done { was_there: is_there, stamp }))
+        Ok(done.then_some(ChangeOutcome::Done { was_there: is_there, stamp }))
     }
 
     /// Puts the change on the chain, or into a new base page when the chain or its room is at the

@@ -77,7 +77,7 @@ fn adopted(leaves: &[Written], options: Options, each: usize) -> Result<Tree, Ad
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let parts = parts?;
-    let counted: u64 = parts.iter().map(overside_bwtree::Part::rows).sum();
+    let counted: u64 = parts.iter().map(overside_bwtree::LeafRun::rows).sum();
     let tree = adoption.finish(parts)?;
     assert_eq!(counted, rows(&tree, Direction::Forward).len() as u64);
     Ok(tree)

@@ -8,7 +8,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use overside_bwtree::{Direction, Error, HeapArena, Options, Outcome, Put, Stamps, Stats, Tree, Waits};
+use overside_bwtree::{ChangeOutcome, Direction, Error, HeapArena, Options, Put, Stamps, Stats, Tree, Waits};
 use shuttle::thread;
 
 const OPTIONS: Options =
@@ -495,7 +495,7 @@ fn logged(tree: &Tree, stamps: &Stamps, log: &Log, key: u64, put: Option<u64>) {
     };
     // Here a server's thread may be put to sleep: the change is in the tree and not in the log.
     thread::yield_now();
-    if let Outcome::Done { was_there, stamp } = outcome.unwrap() {
+    if let ChangeOutcome::Done { was_there, stamp } = outcome.unwrap() {
         log.lock().unwrap().push(Record { key, stamp, put, was_there });
     }
 }

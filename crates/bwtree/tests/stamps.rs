@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
 use overside_bwtree::{
-    Changes, Direction, Error, HeapArena, Options, Outcome, PinnedPage, Put, Stamps, SystemWaits, Tree, Writing,
+    ChangeOutcome, Changes, Direction, Error, HeapArena, Options, PinnedPage, Put, Stamps, SystemWaits, Tree, Writing,
 };
 
 fn stamped(options: Options, stamps: &Arc<Stamps>) -> Tree {
@@ -16,16 +16,16 @@ fn tree(stamps: &Arc<Stamps>) -> Tree {
     stamped(Options { page_bytes: 256, prefix_len: 8, chain_max: 2, fan_out: 4, ..Options::default() }, stamps)
 }
 
-fn done(outcome: Result<Outcome, Error>) -> (bool, u64) {
+fn done(outcome: Result<ChangeOutcome, Error>) -> (bool, u64) {
     match outcome.unwrap() {
-        Outcome::Done { was_there, stamp } => (was_there, stamp),
+        ChangeOutcome::Done { was_there, stamp } => (was_there, stamp),
         refused => panic!("{refused:?}"),
     }
 }
 
-fn refused(outcome: Result<Outcome, Error>) -> (bool, u64) {
+fn refused(outcome: Result<ChangeOutcome, Error>) -> (bool, u64) {
     match outcome.unwrap() {
-        Outcome::Refused { is_there, stamp } => (is_there, stamp),
+        ChangeOutcome::Refused { is_there, stamp } => (is_there, stamp),
         done => panic!("{done:?}"),
     }
 }
@@ -106,8 +106,8 @@ fn changed(changes: Changes<'_>, rng: &mut u64, k: u64) -> Option<u64> {
         _ => changes.delete(&key(k)),
     };
     match outcome.unwrap() {
-        Outcome::Done { stamp, .. } => Some(stamp),
-        Outcome::Refused { .. } => None,
+        ChangeOutcome::Done { stamp, .. } => Some(stamp),
+        ChangeOutcome::Refused { .. } => None,
     }
 }
 
@@ -187,7 +187,7 @@ fn the_log_is_complete_below_the_floor() {
                     if n % 16 == 0 {
                         std::thread::yield_now();
                     }
-                    if let Outcome::Done { was_there, stamp } = outcome.unwrap() {
+                    if let ChangeOutcome::Done { was_there, stamp } = outcome.unwrap() {
                         log.lock().unwrap().push((stamp, at, k, puts, was_there));
                     }
                     drop(writing);

@@ -29,7 +29,7 @@ pub use results::{FORMAT, Kept, verdicts};
 pub use rules::{goals, rules};
 pub use split_mix::SplitMix64;
 pub use stats::{BestOf, Ratio, Spread, best_of, median};
-pub use verdict::{At, Demand, Goals, Judged, Judgement, Of, On, Part, RangeEnds, Rule, Says, Wanted};
+pub use verdict::{At, ClaimPart, Demand, Goals, Judged, Judgement, Of, On, RangeEnds, Rule, Says, Wanted};
 
 use serde_json::Value;
 

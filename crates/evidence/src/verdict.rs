@@ -15,7 +15,7 @@ pub struct Rule {
     /// The figure that is asked.
     pub figure: &'static str,
     /// Every half of what the claim states.
-    pub parts: &'static [Part],
+    pub parts: &'static [ClaimPart],
     /// It asks of a side that not every host has, or that figures had not when results were kept: a
     /// kept result without it says nothing of the claim.
     pub optional: bool,
@@ -27,12 +27,12 @@ pub struct Goals {
     /// The figure that is asked.
     pub figure: &'static str,
     /// Every bar.
-    pub parts: &'static [Part],
+    pub parts: &'static [ClaimPart],
 }
 
 /// One half of a claim.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct ClaimPart {
     /// What is read.
     pub says: &'static str,
     /// From where.
@@ -174,7 +174,7 @@ impl Goals {
     }
 }
 
-impl Part {
+impl ClaimPart {
     /// What `figure` says of this half.
     pub(crate) fn judge(&self, figure: &Measured) -> Judged {
         let judged = |measured, at, verdict, lacks| Judged {

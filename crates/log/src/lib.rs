@@ -43,7 +43,7 @@ mod replay;
 mod spares;
 
 pub use check::{Checked, check};
-pub use checkpoint::{Checkpoint, Checkpoints, Manifest, Page, PageRef, PagesReader, Part, Table};
+pub use checkpoint::{Checkpoint, Checkpoints, Manifest, Page, PageGroup, PageRef, PagesReader, Table};
 pub use directory::{Directory, Mode};
 pub use gather::{Appender, Claim, Position, Refused, Room};
 pub use group::{DirectoryId, VERSION};

@@ -65,7 +65,7 @@ pub use hold::Hold;
 pub use pool::Pool;
 pub use reservation::Reservation;
 pub use segment::{Segment, SegmentId};
-pub use view::{Fragment, Part, View};
+pub use view::{Fragment, View, ViewPart};
 pub use window::Window;
 
 /// Why memory could not be had or used.

@@ -68,7 +68,7 @@ unsafe impl Sync for View {}
 
 /// A part of a message that lies in two memories: [`View::mixed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ViewPart {
     /// Bytes from where they lie.
     Run(Run),
     /// So many of the packed bytes that come next.
@@ -120,7 +120,7 @@ impl View {
     pub fn mixed(
         buffer: &Arc<Buffer>,
         packed: View,
-        parts: impl IntoIterator<Item = Part>,
+        parts: impl IntoIterator<Item = ViewPart>,
     ) -> Result<Self, MemoryError> {
         let (start, segment, all) = match packed.fragments[..] {
             [Fragment { address, len, segment }] => (address, segment, u64::from(len)),
@@ -129,12 +129,12 @@ impl View {
         let (mut fragments, mut used) = (SmallVec::new(), 0);
         for part in parts {
             match part {
-                Part::Run(run) => push(&mut fragments, lying(buffer, run)?),
-                Part::Packed(len) if u64::from(len) <= all - used => {
+                ViewPart::Run(run) => push(&mut fragments, lying(buffer, run)?),
+                ViewPart::Packed(len) if u64::from(len) <= all - used => {
                     fragments.push(Fragment { address: start.wrapping_add(used as usize), len, segment });
                     used += u64::from(len);
                 }
-                Part::Packed(len) => return Err(MemoryError::Escapes { at: used, len: u64::from(len), of: all }),
+                ViewPart::Packed(len) => return Err(MemoryError::Escapes { at: used, len: u64::from(len), of: all }),
             }
         }
         let hold = Hold::from(Box::new((packed, buffer.clone())));
@@ -268,7 +268,8 @@ mod tests {
         rows.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
         packed.iter_mut().enumerate().for_each(|(i, b)| *b = 100u8.wrapping_add(i as u8));
         let rows = Arc::new(rows);
-        let parts = [Part::Packed(2), Part::Run(Run::new(7, 2)), Part::Packed(1), Part::Run(Run::new(2047, 1))];
+        let parts =
+            [ViewPart::Packed(2), ViewPart::Run(Run::new(7, 2)), ViewPart::Packed(1), ViewPart::Run(Run::new(2047, 1))];
         let view = View::mixed(&rows, View::prefix(packed, 3), parts).unwrap();
         let mut out = [0; 8];
         assert_eq!((view.bytes(), view.copy_to(&mut out), view.fragments().len()), (6, 6, 4));
@@ -282,13 +283,16 @@ mod tests {
         for run in [Run::new(1024, 1), Run::new(0, 1025), Run::new(u64::MAX, 2)] {
             assert!(matches!(View::runs(&rows, [run]), Err(MemoryError::Escapes { of: 1024, .. })), "{run:?}");
             let packed = View::prefix(buffers.pop().unwrap(), 8);
-            assert!(View::mixed(&rows, packed, [Part::Packed(8), Part::Run(run)]).is_err(), "{run:?}");
+            assert!(View::mixed(&rows, packed, [ViewPart::Packed(8), ViewPart::Run(run)]).is_err(), "{run:?}");
         }
         let packed = || View::foreign(Arc::new([1u8, 2, 3]));
-        assert!(View::mixed(&rows, packed(), [Part::Packed(2), Part::Packed(2)]).is_err());
-        assert!(View::mixed(&rows, packed(), [Part::Packed(u32::MAX)]).is_err());
-        assert!(View::mixed(&rows, packed().then(packed()), [Part::Packed(1)]).is_err(), "packed bytes lie together");
-        assert_eq!(View::mixed(&rows, packed(), [Part::Packed(2), Part::Packed(1)]).unwrap().bytes(), 3);
+        assert!(View::mixed(&rows, packed(), [ViewPart::Packed(2), ViewPart::Packed(2)]).is_err());
+        assert!(View::mixed(&rows, packed(), [ViewPart::Packed(u32::MAX)]).is_err());
+        assert!(
+            View::mixed(&rows, packed().then(packed()), [ViewPart::Packed(1)]).is_err(),
+            "packed bytes lie together"
+        );
+        assert_eq!(View::mixed(&rows, packed(), [ViewPart::Packed(2), ViewPart::Packed(1)]).unwrap().bytes(), 3);
     }
 
     /// Gives another slice each time, or panics.

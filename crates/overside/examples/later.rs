@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overside::service::client::{Link, LinkOptions};
-use overside::service::{BadMessage, Context, Listening, Order, Server, ServiceOptions, Session, System, Ticket, open};
+use overside::service::{
+    BadMessage, Context, Listening, RequestOrder, Server, ServiceOptions, Session, System, Ticket, open,
+};
 use overside::{Address, Network};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -110,7 +112,7 @@ impl Session for Echoes {
         }
         self.count += 1;
         let due = (context.clock().now() + delay, self.count);
-        self.waiting.insert(due, (context.later(number, Order::Free), text.to_vec()));
+        self.waiting.insert(due, (context.later(number, RequestOrder::Free), text.to_vec()));
         self.woken(context)
     }
 

@@ -13,7 +13,7 @@ use crate::hold::Hold;
 use crate::options::ServiceOptions;
 use crate::ordered::{HeldReply, Parcel};
 use crate::state::{State, Statistics};
-use crate::ticket::{Mailbox, Order, SessionWaker, Ticket, Turn};
+use crate::ticket::{Mailbox, RequestOrder, SessionWaker, Ticket, Turn};
 use crate::transmit::{Message, Taken, Transmit};
 
 /// What a worker lends to each of its sessions.
@@ -69,16 +69,16 @@ impl<'a> Context<'a> {
     }
 
     /// Answers a request later.
-    pub fn later(&mut self, number: u32, order: Order) -> Ticket {
+    pub fn later(&mut self, number: u32, order: RequestOrder) -> Ticket {
         self.out.unfinished += 1;
-        let place = if order == Order::Free {
+        let place = if order == RequestOrder::Free {
             Turn::Behind(self.behind)
         } else {
             let entry = self.out.ordered.open();
             self.behind = Some(entry);
             Turn::Entry(entry)
         };
-        if let (Order::Requests, Turn::Entry(entry)) = (order, place) {
+        if let (RequestOrder::Requests, Turn::Entry(entry)) = (order, place) {
             self.out.barrier = Some(entry);
         }
         Ticket::new(&self.worker.mailbox, self.out.id, number, place)

@@ -89,5 +89,5 @@ pub use state::Statistics;
 pub use stepped::Stepped;
 pub use system::{Produced, Session, System};
 pub use threads::{Running, SystemThreads, Threads};
-pub use ticket::{Order, SessionWaker, Ticket};
+pub use ticket::{RequestOrder, SessionWaker, Ticket};
 pub use transmit::{Message, Taken};

@@ -43,7 +43,7 @@ pub trait Session: Send + 'static {
     fn request(&mut self, context: &mut Context<'_>, number: u32, body: &[u8]) -> Result<(), BadMessage>;
 
     /// Whether a request is carried out at once although an earlier one holds up later ones
-    /// ([`Order::Requests`](crate::Order)): a cancellation, say.
+    /// ([`RequestOrder::Requests`](crate::Order)): a cancellation, say.
     fn overtakes(&self, body: &[u8]) -> bool {
         false
     }

@@ -16,7 +16,7 @@ use crate::transmit::Message;
 
 /// What a request that finishes later keeps back of its connection's later requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum RequestOrder {
     /// Nothing: later requests are carried out and answered meanwhile.
     Free,
     /// Their replies: they are carried out meanwhile and answered after this one.

@@ -149,9 +149,10 @@ impl Shape {
     }
 }
 
-/// Bitmaps that are said again may have as many words together as take no time at all; as those
-/// would that a description of so many words has room for, under a few dozen columns; and one bit
-/// for each byte of the memory, since columns that share a bitmap have bytes of their own.
+/// How many words the bitmaps may have together that are said again: `REPEATED_MIN`, which take no
+/// time at all, and `REPEATED_PER_WORD` for each word of the description, as a few dozen columns
+/// would have. In addition one bit for each byte of the memory: columns that share a bitmap have
+/// bytes of their own.
 fn repeated(again: u64, words: u64, over: u64) -> Result<(), DescriptionError> {
     let most = REPEATED_MIN.saturating_add(words.saturating_mul(REPEATED_PER_WORD)).saturating_add(over / 64);
     if again > most {

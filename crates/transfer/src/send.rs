@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use overside_memory::pack::{Packer, pack as pack_into, pack_runs};
-use overside_memory::{Buffer, Part, Pool, View};
+use overside_memory::{Buffer, Pool, View, ViewPart};
 use overside_planner::{Capabilities, Method, PlanError, Terms, ViewPlan};
 use overside_shape::{Messages, Run, Shape};
 use overside_verbs::declared::Region;
@@ -349,18 +349,18 @@ impl DeclaredSend {
             write_lengths(slice, &mut buffer);
         }
         // A request's bytes are bounded far below 4 GiB.
-        let mut parts: Vec<Part> = Vec::with_capacity(self.limits.sge_max.min(self.runs.len() + 1));
+        let mut parts: Vec<ViewPart> = Vec::with_capacity(self.limits.sge_max.min(self.runs.len() + 1));
         let (mut packed, mut stretch) = (head, head as u32);
         for run in &self.runs {
             if run.len >= gather_from {
-                parts.extend((stretch > 0).then_some(Part::Packed(stretch)));
-                parts.push(Part::Run(*run));
+                parts.extend((stretch > 0).then_some(ViewPart::Packed(stretch)));
+                parts.push(ViewPart::Run(*run));
                 stretch = 0;
             } else {
                 (packed, stretch) = (packed + run.len as usize, stretch + run.len as u32);
             }
         }
-        parts.extend((stretch > 0).then_some(Part::Packed(stretch)));
+        parts.extend((stretch > 0).then_some(ViewPart::Packed(stretch)));
         let short = self.runs.iter().copied().filter(|run| run.len < gather_from);
         if let Err(error) = pack_runs(memory, short, &mut buffer[head..]) {
             unreachable!("a region lies in its memory and a buffer holds a request: {error}");

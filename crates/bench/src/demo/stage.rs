@@ -9,7 +9,7 @@ use crate::{
     limits::Touched,
     lineitem::Rows,
     report::{Sample, Verification},
-    verify::{History, Outcome, check},
+    verify::{History, ScanOutcome, check},
 };
 use anyhow::Result;
 use overside::table::{client::ScanSummary, wire::Mode};
@@ -27,7 +27,7 @@ pub(super) struct Stage<'a> {
 /// What verification found so far.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    outcome: Outcome,
+    outcome: ScanOutcome,
     scans: usize,
     /// Timed scans, held against the sum that they must come to.
     sums: usize,
@@ -71,7 +71,7 @@ impl Stage<'_> {
 
 impl Checked {
     /// Adds the outcome of a scan's check.
-    pub(super) fn contract(&mut self, workload: &str, mode: Mode, outcome: &Outcome) {
+    pub(super) fn contract(&mut self, workload: &str, mode: Mode, outcome: &ScanOutcome) {
         self.scans += 1;
         self.outcome.add(outcome);
         if !outcome.kept() {
@@ -132,10 +132,10 @@ mod tests {
         let mut checked = Checked::default();
         let read = Touched { rows: 3, bytes: 30, sum: 300 };
         checked.sum("full", Mode::Copy, read, read);
-        checked.contract("full", Mode::Delta, &Outcome { rows: 3, ..Outcome::default() });
+        checked.contract("full", Mode::Delta, &ScanOutcome { rows: 3, ..ScanOutcome::default() });
         assert!(checked.kept("full", Mode::Copy) && checked.kept("full", Mode::Delta));
         checked.sum("full", Mode::Copy, read, Touched { sum: 301, ..read });
-        let torn = Outcome { rows: 3, violations: 1, first: vec![Violation::Torn(1)], ..Outcome::default() };
+        let torn = ScanOutcome { rows: 3, violations: 1, first: vec![Violation::Torn(1)], ..ScanOutcome::default() };
         checked.contract("hot", Mode::Delta, &torn);
         assert!(!checked.kept("full", Mode::Copy) && checked.kept("full", Mode::Delta));
         assert!(!checked.kept("hot", Mode::Delta));

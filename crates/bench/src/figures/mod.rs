@@ -43,7 +43,7 @@ pub use results::Keep;
 pub use sender::Sample;
 pub use sockets::{
     installed::{found, free_port},
-    keeper::{Keeper, Order, tree_ns},
+    keeper::{Keeper, Launch, tree_ns},
     postgresql::{account, programs as postgresql},
 };
 

@@ -70,7 +70,7 @@ pub enum Violation {
 
 /// The result of checking a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ScanOutcome {
     /// How many rows came.
     pub rows: usize,
     /// How many of them had been updated at least once.
@@ -83,14 +83,14 @@ pub struct Outcome {
     pub first: Vec<Violation>,
 }
 
-impl Outcome {
+impl ScanOutcome {
     /// Whether the contract was kept.
     pub fn kept(&self) -> bool {
         self.violations == 0
     }
 
     /// Adds another scan's outcome.
-    pub fn add(&mut self, other: &Outcome) {
+    pub fn add(&mut self, other: &ScanOutcome) {
         self.rows += other.rows;
         self.updated += other.updated;
         self.contended += other.contended;
@@ -108,8 +108,8 @@ impl Outcome {
 }
 
 /// Checks what `scan` returned, in the order it came.
-pub fn check(rows: &dyn Rows, history: &History, scan: &Scan, seen: impl IntoIterator<Item = Seen>) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn check(rows: &dyn Rows, history: &History, scan: &Scan, seen: impl IntoIterator<Item = Seen>) -> ScanOutcome {
+    let mut outcome = ScanOutcome::default();
     let mut next = scan.rows.start;
     let mut came = vec![0u64; scan.rows.len().div_ceil(64)];
     for seen in seen {
@@ -140,7 +140,14 @@ pub fn check(rows: &dyn Rows, history: &History, scan: &Scan, seen: impl IntoIte
     outcome
 }
 
-fn check_version(rows: &dyn Rows, history: &History, scan: &Scan, index: usize, shown: Shown, outcome: &mut Outcome) {
+fn check_version(
+    rows: &dyn Rows,
+    history: &History,
+    scan: &Scan,
+    index: usize,
+    shown: Shown,
+    outcome: &mut ScanOutcome,
+) {
     let row = index as u64;
     let latest = history.latest(row).0;
     outcome.updated += usize::from(latest > 1);
@@ -225,7 +232,7 @@ mod tests {
         (0..rows.len()).map(|index| Seen::row(&rows.at_version(index, version(index)))).collect()
     }
 
-    fn outcome(seen: Vec<Seen>) -> Outcome {
+    fn outcome(seen: Vec<Seen>) -> ScanOutcome {
         let scan = Scan { rows: 0..TABLE.rows().len(), start_ns: 200, end_ns: 400 };
         check(TABLE.rows(), &history(), &scan, seen)
     }

@@ -12,5 +12,5 @@
 mod contract;
 mod history;
 
-pub use contract::{Outcome, Scan, Seen, Shown, Violation, check};
+pub use contract::{Scan, ScanOutcome, Seen, Shown, Violation, check};
 pub use history::{History, LogError, Write};

@@ -4,7 +4,7 @@
 use super::{ANYWHERE, at, part, ratio};
 use crate::{
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Goals, Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Goals, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -285,23 +285,23 @@ const PAR: Wanted = AtLeast(0.97);
 /// 3 to 10 %; of a read of 8 KiB VI-C28 asks for less than 3.
 const OVERHEAD: Wanted = AtMost(1.1);
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "blocks", parts, optional: false }
 }
 
-const fn beside(says: &'static str, ours: &'static str, theirs: &'static str, x: u64, bar: Wanted) -> Part {
+const fn beside(says: &'static str, ours: &'static str, theirs: &'static str, x: u64, bar: Wanted) -> ClaimPart {
     ratio(says, Recorded, at(ours, x), at(theirs, x), bar)
 }
 
-const fn idle(says: &'static str, series: &'static str) -> Part {
+const fn idle(says: &'static str, series: &'static str) -> ClaimPart {
     part(says, Of::Value(Recorded, at(series, 100)), AtMost(0.01))
 }
 
-const fn five(says: &'static str, series: &'static str, bar: Wanted) -> Part {
+const fn five(says: &'static str, series: &'static str, bar: Wanted) -> ClaimPart {
     part(says, Of::Curves(Recorded, series, "five disks, bytes/s: local", ANYWHERE), bar)
 }
 
-const fn grows(says: &'static str, x: u64, base: u64, bar: Wanted) -> Part {
+const fn grows(says: &'static str, x: u64, base: u64, bar: Wanted) -> ClaimPart {
     ratio(says, Recorded, at("cached, mean ns: shm", x), at("cached, mean ns: shm", base), bar)
 }
 

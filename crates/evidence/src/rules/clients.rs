@@ -3,7 +3,7 @@
 use super::{ANYWHERE, at, part, ratio};
 use crate::{
     measured::Metric,
-    verdict::{Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -128,19 +128,19 @@ const FUSE: &str = "a read, p50 ns: FUSE";
 const WDSA: &str = "a read, p50 ns: wDSA";
 const ASLEEP_CPU: &str = "a read, client's CPU ns: native, asleep";
 
-const fn of_its_time(says: &'static str, bytes: u64, bar: Wanted) -> Part {
+const fn of_its_time(says: &'static str, bytes: u64, bar: Wanted) -> ClaimPart {
     part(says, Of::Value(Recorded, at("a read, node's work over its time: native, asleep", bytes)), bar)
 }
 
-const fn at_8_kib(says: &'static str, ours: &'static str, theirs: &'static str, bar: Wanted) -> Part {
+const fn at_8_kib(says: &'static str, ours: &'static str, theirs: &'static str, bar: Wanted) -> ClaimPart {
     ratio(says, Recorded, at(ours, 8192), at(theirs, 8192), bar)
 }
 
 /// Of sides that figures had not at first, or that a host may not have.
-const fn optional(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn optional(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { optional: true, ..rule(claim, parts) }
 }
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "clients", parts, optional: false }
 }

@@ -5,7 +5,7 @@ use super::{ANYWHERE, at, part, ratio};
 use crate::{
     Ratio,
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Of, Rule, Wanted},
 };
 use Metric::{Rate, Recorded, Requests, Work, WorkEach, Working};
 use Wanted::{AtLeast, AtMost, Within};
@@ -15,7 +15,7 @@ const PAGE_1024: &str = "page and deltas 1024 B, 15 clients";
 const SCATTERED: &str = "scattered 128 B, 15 clients";
 
 /// 5.7 over 3.4 GB/s.
-const FASTER: Part = ratio(
+const FASTER: ClaimPart = ratio(
     "a page with 4 deltas of 128 B over scattered records gathered: throughput",
     Rate,
     at(PAGE, 4),
@@ -23,7 +23,7 @@ const FASTER: Part = ratio(
     AtLeast(1.7),
 );
 /// 75 % less.
-const LESS_WORK: Part = ratio("… the sender's work for a byte", Work, at(PAGE, 4), at(SCATTERED, 4), AtMost(0.25));
+const LESS_WORK: ClaimPart = ratio("… the sender's work for a byte", Work, at(PAGE, 4), at(SCATTERED, 4), AtMost(0.25));
 
 const SENT: &str = "page and deltas, 1 update a page";
 const COPIED: &str = "copy-out, 1 update a page";
@@ -175,11 +175,11 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "consolidate", parts, optional: false }
 }
 
-const fn delta(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn delta(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "delta", parts, optional: false }
 }
 

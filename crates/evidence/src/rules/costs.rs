@@ -4,7 +4,7 @@
 use super::{at, part, ratio};
 use crate::{
     measured::Metric,
-    verdict::{Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -110,25 +110,25 @@ const ADDED: &str = "memory traffic that copying adds";
 const TWICE: Wanted = Within(1.8, 2.2);
 const HELD: [&str; 2] = ["page held, ns: pages of 4 KiB", "page held, ns: pages of 2 MiB"];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "costs", parts, optional: false }
 }
 
-const fn pages(says: &'static str, of: [&'static str; 2], x: u64) -> Part {
+const fn pages(says: &'static str, of: [&'static str; 2], x: u64) -> ClaimPart {
     let [small, huge] = of;
     ratio(says, Recorded, at(huge, x), at(small, x), Within(0.9, 1.1))
 }
 
 /// What dominates takes more than half.
-const fn share(says: &'static str, series: &'static str) -> Part {
+const fn share(says: &'static str, series: &'static str) -> ClaimPart {
     part(says, Of::Value(Recorded, at(series, 0)), AtLeast(0.5))
 }
 
-const fn count(says: &'static str, series: &'static str, x: u64, bar: Wanted) -> Part {
+const fn count(says: &'static str, series: &'static str, x: u64, bar: Wanted) -> ClaimPart {
     part(says, Of::Value(Recorded, at(series, x)), bar)
 }
 
 /// Often is more than half.
-const fn close(says: &'static str, series: &'static str, x: u64) -> Part {
+const fn close(says: &'static str, series: &'static str, x: u64) -> ClaimPart {
     count(says, series, x, AtLeast(0.5))
 }

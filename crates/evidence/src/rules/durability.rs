@@ -4,7 +4,7 @@
 use super::{at, part, ratio};
 use crate::{
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Goals, Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Goals, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -95,7 +95,7 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "durability", parts, optional: false }
 }
 

@@ -4,7 +4,7 @@
 use super::{at, part, ratio};
 use crate::{
     measured::Metric,
-    verdict::{Of, Part, RangeEnds, Rule, Wanted},
+    verdict::{ClaimPart, Of, RangeEnds, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -52,10 +52,10 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "messages", parts, optional: false }
 }
 
-const fn gain(says: &'static str, sizes: RangeEnds, bar: Wanted) -> Part {
+const fn gain(says: &'static str, sizes: RangeEnds, bar: Wanted) -> ClaimPart {
     part(says, Of::Pooled(Recorded, "shm, inline", "shm, fetched", sizes), bar)
 }

@@ -3,7 +3,7 @@
 use super::{at, part, ratio};
 use crate::{
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost};
@@ -42,12 +42,12 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "mixed", parts, optional: false }
 }
 
 /// Most of it is more than half.
-const fn transfer(says: &'static str, echo: &'static str, whole: &'static str) -> Part {
+const fn transfer(says: &'static str, echo: &'static str, whole: &'static str) -> ClaimPart {
     ratio(says, Recorded, at(echo, 0), at(whole, 0), AtLeast(0.5))
 }
 

@@ -22,7 +22,7 @@ mod verbs;
 
 use crate::{
     measured::Metric,
-    verdict::{At, Demand, Goals, Of, On, Part, RangeEnds, Rule, Wanted},
+    verdict::{At, ClaimPart, Demand, Goals, Of, On, RangeEnds, Rule, Wanted},
 };
 
 /// All rules, by figure.
@@ -69,15 +69,15 @@ const fn peak(series: &'static str) -> At {
 }
 
 /// A part that is asked of every reading.
-const fn part(says: &'static str, of: Of, bar: Wanted) -> Part {
-    Part { says, of, demand: Demand::Every, bar }
+const fn part(says: &'static str, of: Of, bar: Wanted) -> ClaimPart {
+    ClaimPart { says, of, demand: Demand::Every, bar }
 }
 
-const fn some(says: &'static str, of: Of, bar: Wanted) -> Part {
-    Part { says, of, demand: Demand::Some, bar }
+const fn some(says: &'static str, of: Of, bar: Wanted) -> ClaimPart {
+    ClaimPart { says, of, demand: Demand::Some, bar }
 }
 
-const fn ratio(says: &'static str, metric: Metric, ours: At, theirs: At, bar: Wanted) -> Part {
+const fn ratio(says: &'static str, metric: Metric, ours: At, theirs: At, bar: Wanted) -> ClaimPart {
     part(says, Of::Ratio(metric, ours, theirs), bar)
 }
 

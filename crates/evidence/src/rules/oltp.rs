@@ -3,7 +3,7 @@
 use super::{ANYWHERE, at, part};
 use crate::{
     measured::Metric,
-    verdict::{Goals, Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Goals, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -63,10 +63,10 @@ const fn share(series: &'static str) -> Of {
 }
 
 /// Of sides that figures had not at first.
-const fn optional(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn optional(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { optional: true, ..rule(claim, parts) }
 }
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "oltp", parts, optional: false }
 }

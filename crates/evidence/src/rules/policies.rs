@@ -4,7 +4,7 @@
 use super::{at, part, ratio};
 use crate::{
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Goals, Of, Part, Rule, Wanted},
+    verdict::{ClaimPart, Goals, Of, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost};
@@ -45,7 +45,7 @@ const DEFAULT: &str = "w-tinylfu";
 const OTHERS: [&str; 6] = ["mq", "lru", "arc", "2q", "lirs", "s3-fifo"];
 
 /// As good as any other, but for what is chance.
-const fn default(says: &'static str, of: Of) -> Part {
+const fn default(says: &'static str, of: Of) -> ClaimPart {
     part(says, of, AtLeast(0.99))
 }
 

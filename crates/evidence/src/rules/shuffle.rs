@@ -3,7 +3,7 @@
 use super::{part, ratio};
 use crate::{
     measured::{Lack, Measured, Metric, Reading},
-    verdict::{At, Of, On, Part, Rule, Wanted, ratios},
+    verdict::{At, ClaimPart, Of, On, Rule, Wanted, ratios},
 };
 use Metric::{Rate, Recorded, Work, Working};
 use Wanted::{AtLeast, AtMost, Within};
@@ -145,11 +145,11 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "shuffle", parts, optional: false }
 }
 
-const fn projection(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn projection(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "projection", parts, optional: false }
 }
 

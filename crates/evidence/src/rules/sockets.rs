@@ -4,7 +4,7 @@
 use super::{at, part, ratio};
 use crate::{
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Of, Part, Rule, Wanted, ratios},
+    verdict::{ClaimPart, Of, Rule, Wanted, ratios},
 };
 use Metric::Recorded;
 use Wanted::{AtMost, Within};
@@ -46,7 +46,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "sockets", parts, optional: false }
 }
 

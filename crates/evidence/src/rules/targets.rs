@@ -3,7 +3,7 @@
 use super::{at, ratio};
 use crate::{
     measured::Metric,
-    verdict::{Goals, Part, Rule, Wanted},
+    verdict::{ClaimPart, Goals, Rule, Wanted},
 };
 use Metric::Recorded;
 use Wanted::{AtLeast, AtMost, Within};
@@ -111,10 +111,10 @@ const TGT_CPU: &str = "in memory, reads, 16 outstanding, CPU ns: tgt";
 const KIB_8: u64 = 8 << 10;
 const KIB_128: u64 = 128 << 10;
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "targets", parts, optional: false }
 }
 
-const fn beside(says: &'static str, ours: &'static str, theirs: &'static str, x: u64, bar: Wanted) -> Part {
+const fn beside(says: &'static str, ours: &'static str, theirs: &'static str, x: u64, bar: Wanted) -> ClaimPart {
     ratio(says, Recorded, at(ours, x), at(theirs, x), bar)
 }

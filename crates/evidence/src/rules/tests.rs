@@ -60,7 +60,7 @@ impl Made {
 }
 
 /// A figure with everything that parts ask for.
-fn made_up(name: &str, parts: &[Part], seed: u64) -> Vec<Judged> {
+fn made_up(name: &str, parts: &[ClaimPart], seed: u64) -> Vec<Judged> {
     let mut made = Made(SplitMix64(seed));
     let mut figure = Measured { figure: name.to_owned(), places: Vec::new() };
     // What is counted takes the numbers that the paper states, or others.
@@ -90,7 +90,7 @@ fn every_half_of_every_rule_can_agree_differ_and_not_tell() {
         let mut seen = vec![[false; 3]; parts.len()];
         let mut seed = 0;
         // A count has no interval, so it always tells.
-        let complete = |(says, part): (&[bool; 3], &Part)| says[0] && says[2] && (says[1] || counted(part));
+        let complete = |(says, part): (&[bool; 3], &ClaimPart)| says[0] && says[2] && (says[1] || counted(part));
         while !seen.iter().zip(parts).all(complete) && seed < SEEDS {
             for (says, judged) in seen.iter_mut().zip(made_up(name, parts, seed)) {
                 assert!(judged.lacks.is_none(), "{of}: {judged}");
@@ -127,7 +127,7 @@ fn a_figure_that_misses_its_bars_says_so() {
 }
 
 /// Whether a part may be asked of counts alone.
-fn counted(part: &Part) -> bool {
+fn counted(part: &ClaimPart) -> bool {
     let number = matches!(part.bar, Wanted::Within(least, most) if least == most);
     number || matches!(part.of, Of::End(_) | Of::Named(_))
 }

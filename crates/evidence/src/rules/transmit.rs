@@ -4,7 +4,7 @@
 use super::{ANYWHERE, at, on, part, peak, ratio, some};
 use crate::{
     measured::{Lack, Measured, Metric, Reading, over},
-    verdict::{Demand, Of, On, Part, Rule, Wanted, each},
+    verdict::{ClaimPart, Demand, Of, On, Rule, Wanted, each},
 };
 use Metric::{Rate, Waiting, Work, WorkEach};
 use Wanted::{AtLeast, AtMost, Within};
@@ -238,32 +238,32 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 /// Less work for the sender, at every send that both ways have.
-const LESS_WORK_1024: Part = Part {
+const LESS_WORK_1024: ClaimPart = ClaimPart {
     says: "1024 B: gathering's work of the sender for a byte over copy-out's, at every send",
     of: Of::Curves(Work, ZERO_1024, COPY_1024, ANYWHERE),
     demand: Demand::Every,
     bar: AtMost(1.0),
 };
-const LESS_WORK_128: Part = Part {
+const LESS_WORK_128: ClaimPart = ClaimPart {
     says: "128 B: gathering's work of the sender for a byte over copy-out's, at every send",
     of: Of::Curves(Work, ZERO_128, COPY_128, ANYWHERE),
     demand: Demand::Every,
     bar: AtMost(1.0),
 };
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "transmit", parts, optional: false }
 }
 
-const fn longest(says: &'static str, metric: Metric, series: &'static str, bar: Wanted) -> Part {
+const fn longest(says: &'static str, metric: Metric, series: &'static str, bar: Wanted) -> ClaimPart {
     ratio(says, metric, on(series, On::Last), on(series, On::First), bar)
 }
 
-const fn large_results(says: &'static str, copied: &'static str, gathered: &'static str) -> Part {
+const fn large_results(says: &'static str, copied: &'static str, gathered: &'static str) -> ClaimPart {
     ratio(says, Rate, on(copied, On::Last), on(gathered, On::Last), AtLeast(1.0))
 }
 
-const fn waits(says: &'static str, series: &'static str) -> Part {
+const fn waits(says: &'static str, series: &'static str) -> ClaimPart {
     part(says, Of::Value(Waiting, peak(series)), AtLeast(0.5))
 }
 

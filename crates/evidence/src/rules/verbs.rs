@@ -3,7 +3,7 @@
 use super::{ANYWHERE, at, on, peak, ratio};
 use crate::{
     measured::Metric,
-    verdict::{Demand, Of, On, Part, Rule, Wanted},
+    verdict::{ClaimPart, Demand, Of, On, Rule, Wanted},
 };
 use Metric::Rate;
 use Wanted::{AtLeast, AtMost};
@@ -40,11 +40,11 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-const fn rule(claim: &'static str, parts: &'static [Part]) -> Rule {
+const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
     Rule { claim, figure: "verbs", parts, optional: false }
 }
 
 /// Nearly always faster.
-const fn nearly(says: &'static str, larger: &'static str, smaller: &'static str) -> Part {
-    Part { says, of: Of::Curves(Rate, larger, smaller, ANYWHERE), demand: Demand::Nearly, bar: AtLeast(1.0) }
+const fn nearly(says: &'static str, larger: &'static str, smaller: &'static str) -> ClaimPart {
+    ClaimPart { says, of: Of::Curves(Rate, larger, smaller, ANYWHERE), demand: Demand::Nearly, bar: AtLeast(1.0) }
 }

@@ -208,7 +208,7 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 2] {
 
     let table = Table { number: 2, options: b"options".to_vec(), file: 9, pages: 3, rows: 30, ..Table::default() };
     let manifest = Manifest { directory: [1; 16], number: 8, floor: 6, tables: vec![table], ..Manifest::default() };
-    let part = overside_log::Part { at: 4096, bytes: 100, pages: 3, rows: 30, checksum: 5 };
+    let part = overside_log::PageGroup { at: 4096, bytes: 100, pages: 3, rows: 30, checksum: 5 };
     let (footer, _) = Footer { parts: vec![part; 3] }.write();
     let full = Page {
         low: b"a",

@@ -8,12 +8,12 @@ use crate::group::{number32, number64, padded};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
     /// In the order of keys.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PageGroup>,
 }
 
 /// Pages that lie together in a file and can be read by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct PageGroup {
     /// Place in the file, at a block.
     pub at: u64,
     /// Bytes of its pages; what follows up to a block is zero.
@@ -50,10 +50,10 @@ impl Footer {
         let listed = bytes.get(16..)?.get(..count.checked_mul(PART_BYTES)?)?;
         let part = |bytes: &[u8]| {
             let word = |at: usize| number64(bytes, 8 * at);
-            Part { at: word(0), bytes: word(1), pages: word(2), rows: word(3), checksum: number32(bytes, 32) }
+            PageGroup { at: word(0), bytes: word(1), pages: word(2), rows: word(3), checksum: number32(bytes, 32) }
         };
-        let parts: Vec<Part> = listed.chunks_exact(PART_BYTES).map(part).collect();
-        let sound = |part: &Part| {
+        let parts: Vec<PageGroup> = listed.chunks_exact(PART_BYTES).map(part).collect();
+        let sound = |part: &PageGroup| {
             part.at.is_multiple_of(BLOCK_BYTES as u64)
                 && part.at.checked_add(part.bytes).is_some_and(|end| end < 1 << 62)
         };

@@ -48,7 +48,7 @@ mod page;
 mod read;
 mod write;
 
-pub use footer::{Footer, Part};
+pub use footer::{Footer, PageGroup};
 pub use manifest::{Manifest, Table};
 pub use page::{Page, PageRef, parse_part, write_page};
 pub use read::PagesReader;

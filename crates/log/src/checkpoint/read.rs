@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, BLOCK_BYTES, Disk, FileId, Open, Request};
 
-use super::footer::{Footer, Part};
+use super::footer::{Footer, PageGroup};
 use super::manifest::{Manifest, Table};
 use super::page::{PageRef, parse_part};
 use crate::group::{NoHeader, padded};
@@ -113,7 +113,7 @@ impl<D: Disk> Directory<D> {
 
 impl PagesReader {
     /// Pages that lie together, in the order of keys.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[PageGroup] {
         &self.footer.parts
     }
 
@@ -149,7 +149,7 @@ impl PagesReader {
     /// Checks the pages of a part, and gives them out.
     fn give(
         &self,
-        part: Part,
+        part: PageGroup,
         bytes: &[u8],
         each: &mut dyn FnMut(&PageRef<'_>) -> Result<(), String>,
     ) -> Result<(), Refusal> {
@@ -180,7 +180,7 @@ impl PagesReader {
         fault.map_or(Ok(()), Err)
     }
 
-    fn damage(&self, part: Part, at: u64, what: &str) -> Refusal {
+    fn damage(&self, part: PageGroup, at: u64, what: &str) -> Refusal {
         let what = format!("{what}; up to {} rows of a table are lost", part.rows);
         Refusal::damage(&self.name, part.at + at, what)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use overside_disk::{AlignedBuffer, Disk, FileId, Open, Request, mutant};
 
-use super::footer::{Footer, Part};
+use super::footer::{Footer, PageGroup};
 use super::manifest::{Manifest, Table};
 use super::page::Page;
 use crate::group::padded;
@@ -57,7 +57,7 @@ struct OpenTable {
     table: Table,
     file: FileId,
     footer: Footer,
-    part: Part,
+    part: PageGroup,
     buffer: AlignedBuffer,
     length: usize,
 }
@@ -183,7 +183,7 @@ impl Checkpoint<'_> {
         let table = Table { number, options: options.to_vec(), file, ..Table::default() };
         let file = self.of.create(&name)?;
         let buffer = self.buffer(self.of.facts.part_bytes)?;
-        let part = Part::default();
+        let part = PageGroup::default();
         self.open = Some(OpenTable { table, file, footer: Footer::default(), part, buffer, length: 0 });
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Checkpoint<'_> {
         let length = padded(open.length);
         buffer[open.length..length].fill(0);
         let at = open.table.footer_at;
-        open.footer.parts.push(Part { at, bytes: open.length as u64, ..std::mem::take(&mut open.part) });
+        open.footer.parts.push(PageGroup { at, bytes: open.length as u64, ..std::mem::take(&mut open.part) });
         open.table.footer_at += length as u64;
         open.length = 0;
         let file = open.file;

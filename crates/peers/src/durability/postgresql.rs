@@ -6,7 +6,7 @@ use std::os::unix::fs::chown;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use overside_bench::figures::{Batches, Order, Testbed, account, free_port, postgresql, tree_ns};
+use overside_bench::figures::{Batches, Launch, Testbed, account, free_port, postgresql, tree_ns};
 
 use super::Contender;
 
@@ -54,12 +54,12 @@ impl PostgreSql {
         Ok(Ok(made))
     }
 
-    fn order(&self, program: &str, arguments: &[&str]) -> Order {
+    fn order(&self, program: &str, arguments: &[&str]) -> Launch {
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        Order { program: self.programs.join(program), arguments, user: self.user, ..Order::default() }
+        Launch { program: self.programs.join(program), arguments, user: self.user, ..Launch::default() }
     }
 
-    fn client(&self, program: &str, arguments: &[&str]) -> Order {
+    fn client(&self, program: &str, arguments: &[&str]) -> Launch {
         let mut order = self.order(program, arguments);
         order.arguments.extend(self.place.iter().cloned());
         order.arguments.push("postgres".into());

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use overside_bench::figures::{Batches, Order, Testbed, Values, found};
+use overside_bench::figures::{Batches, Launch, Testbed, Values, found};
 use overside_bench::measure::{Cpu, elapsed_ns, now_ns};
 
 use super::Contender;
@@ -35,7 +35,7 @@ impl Redis {
         let more = ["--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0"];
         let arguments = words.into_iter().chain(more).map(str::to_owned).collect();
         let stays = Some((folder.join("log"), TERMINATE));
-        let server = testbed.keeper().serve(&Order { program, arguments, stays, ..Order::default() })?;
+        let server = testbed.keeper().serve(&Launch { program, arguments, stays, ..Launch::default() })?;
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(&socket).is_err() {
             ensure!(Instant::now() < deadline, "redis-server does not listen at {at}");

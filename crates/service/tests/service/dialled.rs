@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use overside_service::{BadMessage, Context, Dialer, Order, Session, SessionWaker, Ticket};
+use overside_service::{BadMessage, Context, Dialer, RequestOrder, Session, SessionWaker, Ticket};
 
 use super::system::Obedient;
 use super::*;
@@ -45,7 +45,7 @@ impl Session for Side {
 
     fn request(&mut self, context: &mut Context<'_>, number: u32, body: &[u8]) -> Result<(), BadMessage> {
         let Side::Client(relay) = self else { return Err(BadMessage("upstream asks")) };
-        let ticket = context.later(number, Order::Free);
+        let ticket = context.later(number, RequestOrder::Free);
         relay.questions.lock().unwrap().push((body.to_vec(), ticket));
         if let Some(upstream) = &*relay.upstream.lock().unwrap() {
             upstream.wake();

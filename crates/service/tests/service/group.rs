@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex};
 
-use overside_service::{BadMessage, Context, Hold, Order, Produced, Session, Ticket, Watermarks};
+use overside_service::{BadMessage, Context, Hold, Produced, RequestOrder, Session, Ticket, Watermarks};
 
 use super::hostile::{Raw, control};
 use super::*;
@@ -102,7 +102,7 @@ impl Session for Client {
                 context.reply(number, |body| body.push(value));
             }
             // A request that finishes when the test says so.
-            [b'l'] => durable.tickets.lock().unwrap().push(context.later(number, Order::Replies)),
+            [b'l'] => durable.tickets.lock().unwrap().push(context.later(number, RequestOrder::Replies)),
             // A stream of so many messages, each of which shows what is newest.
             [b's', count] => {
                 self.stream = Some((number, count, durable.log.lock().unwrap().position));

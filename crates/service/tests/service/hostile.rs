@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use overside_memory::View;
-use overside_service::{CONTROL_MAGIC, Notices, Order, PART_MAGIC, TransmitOptions};
+use overside_service::{CONTROL_MAGIC, Notices, PART_MAGIC, RequestOrder, TransmitOptions};
 use overside_verbs::{CompletionQueue, PortEvent, PortOptions, QueuePair, WorkRequest};
 
 use super::system::Obedient;
@@ -175,7 +175,7 @@ fn one_connection_too_many_is_not_admitted() {
             } else {
                 context.admit();
                 // The order of an answer at once does not matter.
-                let ticket = context.later(number, Order::Replies);
+                let ticket = context.later(number, RequestOrder::Replies);
                 context.complete(ticket, |body| body.extend_from_slice(b"welcome"));
             }
             Ok(())

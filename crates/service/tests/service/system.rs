@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use overside_service::{Attended, BadMessage, Context, Order, Produced, Session, System, Ticket};
+use overside_service::{Attended, BadMessage, Context, Produced, RequestOrder, Session, System, Ticket};
 
 /// Requests that wait for their test, by the byte that follows the first.
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Session for Obeying {
             }
             // Answer when some milliseconds have passed, by the worker's own hand.
             [b't', called, ms] => {
-                self.timed = Some((*called, context.later(number, Order::Free)));
+                self.timed = Some((*called, context.later(number, RequestOrder::Free)));
                 context.wake_at(context.clock().now() + Duration::from_millis(u64::from(*ms)));
                 return Ok(());
             }
@@ -106,9 +106,9 @@ impl Session for Obeying {
                 return Ok(());
             }
             // Answer when the test says so.
-            [b'f', _] => Order::Free,
-            [b'r', _] => Order::Replies,
-            [b'q', _] => Order::Requests,
+            [b'f', _] => RequestOrder::Free,
+            [b'r', _] => RequestOrder::Replies,
+            [b'q', _] => RequestOrder::Requests,
             [b'p'] => panic!("planted"),
             _ => return Err(BadMessage("an unknown word")),
         };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use overside_bwtree::PinAccount;
-use overside_service::{BadMessage, Context, Order, Produced, Session, System, Ticket};
+use overside_service::{BadMessage, Context, Produced, RequestOrder, Session, System, Ticket};
 
 use super::apply::{self, Deleting, Parked};
 use super::durable::Denied;
@@ -126,16 +126,16 @@ impl Session for TableSession {
             Ok(Outcome::Nothing) => {}
             // What the client asks for next is carried out after it.
             Ok(Outcome::Parked(parked)) => {
-                let ticket = context.later(number, Order::Requests);
+                let ticket = context.later(number, RequestOrder::Requests);
                 self.park(context, parked, ticket);
             }
             Ok(Outcome::Building) => {
-                let ticket = context.later(number, Order::Requests);
+                let ticket = context.later(number, RequestOrder::Requests);
                 self.build_on(context, ticket);
             }
             Err(Denied::Now(fault)) => context.reply(number, |body| wire::append(body, &Reply::Fault(fault))),
             Err(Denied::Later(_)) => {
-                let ticket = context.later(number, Order::Requests);
+                let ticket = context.later(number, RequestOrder::Requests);
                 self.try_again(context, body.to_vec(), context.clock().now(), ticket);
             }
         }
@@ -247,7 +247,7 @@ impl TableSession {
             let text = "this server keeps its tables in memory alone; start it with --data DIR";
             return Err(fault(FaultCode::BadRequest, text.into()).into());
         };
-        journal.checkpoint(context.later(number, Order::Free));
+        journal.checkpoint(context.later(number, RequestOrder::Free));
         Ok(Outcome::Nothing)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overside_service::client::{Link, LinkError, LinkOptions};
-use overside_service::{CONTROL_HEADER, Context, Order, Running};
+use overside_service::{CONTROL_HEADER, Context, RequestOrder, Running};
 use overside_verbs::Provider;
 use overside_verbs::handshake::Key;
 use overside_volume::Device;
@@ -71,7 +71,7 @@ impl Node {
     /// has a thread of its own.
     pub(super) fn change_later(self: &Arc<Self>, context: &mut Context<'_>, number: u32, change: Change) {
         context.admit();
-        let ticket = context.later(number, Order::Free);
+        let ticket = context.later(number, RequestOrder::Free);
         let answer = move |status, text: String| {
             let changed = Changed { number, status, nonce: [0; NONCE_BYTES], text };
             ticket.complete(|body| body.extend_from_slice(&changed.bytes()[CONTROL_HEADER..]));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overside_memory::{Buffer, Bytes};
-use overside_service::{BadMessage, CONTROL_HEADER, Context, Order, Session, Ticket};
+use overside_service::{BadMessage, CONTROL_HEADER, Context, RequestOrder, Session, Ticket};
 use overside_verbs::RemoteToken;
 use overside_volume::wire::{
     self, Change, Changed, HEADER, Hello, Inquiry, NONCE_BYTES, Operation, Proof, Reply, RequestHeader, Role, Status,
@@ -186,7 +186,7 @@ impl Connection {
         let credits = Credits { requests, bytes: requests as u64 * u64::from(options.request_bytes_max) };
         to.connected();
         let attached = Attached { to, credits, request_bytes_max, read_only, mends };
-        let ticket = context.later(hello.number, Order::Free);
+        let ticket = context.later(hello.number, RequestOrder::Free);
         self.greeted = Some(Greeted { attached, before, ticket, welcome });
         self.look(context);
         Ok(())
@@ -292,7 +292,7 @@ impl Connection {
             ledger.enter(request, *credits, context.clock().now())
         })?;
         let reply = self.reply_to(request);
-        let ticket = context.later(request.number as u32, Order::Free);
+        let ticket = context.later(request.number as u32, RequestOrder::Free);
         if let Admitted::Again(status) = admitted {
             answer(ticket, &Reply { status, ..reply }, Some(context));
             return Ok(());

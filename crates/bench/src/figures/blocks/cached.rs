@@ -1,7 +1,6 @@
 //! What lies in the node's cache: reads of it beside other servers, a bare copy and a local file;
 //! by depth, by size, and with one processor or two.
 
-use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB,
     clients::attach::Attached,
@@ -9,7 +8,7 @@ use super::{
     load::{Client, LoadSpec, Stretch, known},
     looped,
     nbd::Nbd,
-    node::{Node, Order},
+    node::{Launch, Node},
     peers,
     reader::{Found, Reader},
 };
@@ -19,6 +18,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use overside::volume::wire::Role;
+use overside_evidence::SplitMix64;
 use std::{
     fs::{self, File},
     hint::black_box,
@@ -51,7 +51,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     // A file system has what it is known by beside its bytes.
     let disk = (DISK.into(), Disks::Memory(BYTES + BYTES / 4));
     let volumes = [cached.volumes.clone(), vec![with_files(), disk]].concat();
-    let order = Order { nbd: Some(socket.clone()), tcp: true, volumes, cache_bytes: 3 * cached.cache_bytes, ..cached };
+    let order = Launch { nbd: Some(socket.clone()), tcp: true, volumes, cache_bytes: 3 * cached.cache_bytes, ..cached };
     let node = Node::start(order)?;
     node.fill(VOLUME, BYTES)?;
     let mut sides = Vec::new();
@@ -102,13 +102,13 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
 }
 
 /// A node whose cache holds all of its volume.
-pub(super) fn cached_order() -> Order {
-    Order {
+pub(super) fn cached_order() -> Launch {
+    Launch {
         volumes: vec![(VOLUME.into(), Disks::Memory(BYTES))],
         cache_bytes: 2 * BYTES,
         request_bytes_max: LONGEST,
         blocks: 64,
-        ..Order::default()
+        ..Launch::default()
     }
 }
 

@@ -1,12 +1,11 @@
 //! A node without a cache beside the same disks in this process: by size, by requests
 //! outstanding, by the longest request.
 
-use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB,
     disks::{DISK_BYTES, Disks, STRIPE_BYTES},
     load::{Client, LoadSpec},
-    node::{Node, Order},
+    node::{Launch, Node},
 };
 use crate::{
     figures::{Setting, figure::Figure},
@@ -14,15 +13,16 @@ use crate::{
 };
 use anyhow::Result;
 use overside::volume::wire::Role;
+use overside_evidence::SplitMix64;
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("blocks: without a cache");
     let volumes = [(ONE, Disks::One), (FIVE, Disks::Stripes(5)), (PARITY, Disks::Parity(10))];
-    let mut node = Node::start(Order {
+    let mut node = Node::start(Launch {
         volumes: volumes.map(|(name, disks)| (name.to_owned(), disks)).into(),
         request_bytes_max: WHOLE,
         blocks: 24,
-        ..Order::default()
+        ..Launch::default()
     })?;
     by_size(setting, figure, &node)?;
     by_depth(setting, figure, &node)?;

@@ -1,12 +1,11 @@
 //! Reads of which so many in a hundred are in the node's cache: of one disk, one at a
 //! time, and of five in stripes.
 
-use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB,
     disks::{DISK_BYTES, Disks},
     load::{Client, LoadSpec, Stretch},
-    node::{Node, Order},
+    node::{Launch, Node},
 };
 use crate::{
     figures::{Setting, figure::Figure},
@@ -14,15 +13,16 @@ use crate::{
 };
 use anyhow::Result;
 use overside::volume::wire::Role;
+use overside_evidence::SplitMix64;
 
 pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> {
     setting.progress.say("blocks: hits of the cache");
-    let node = Node::start(Order {
+    let node = Node::start(Launch {
         volumes: vec![(ONE.into(), Disks::One), (FIVE.into(), Disks::Stripes(5))],
         cache_bytes: 2 * CACHE_BYTES,
         request_bytes_max: LONGEST,
         blocks: 64,
-        ..Order::default()
+        ..Launch::default()
     })?;
     one_disk(setting, figure, &node)?;
     five_disks(setting, figure, &node)

@@ -32,7 +32,7 @@ pub(in crate::figures) const ROLE: &str = "figure-blocks";
 
 /// What a node is to be.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct Launch {
     pub(super) volumes: Vec<(String, Disks)>,
     /// Of all volumes together; 0: none.
     pub(super) cache_bytes: u64,
@@ -51,11 +51,11 @@ pub(super) struct Order {
 pub(super) struct Node {
     process: Process,
     line: UnixStream,
-    order: Order,
+    order: Launch,
 }
 
 impl Node {
-    pub(super) fn start(mut order: Order) -> Result<Node> {
+    pub(super) fn start(mut order: Launch) -> Result<Node> {
         let name = format!("overside-blocks-{}-{}", std::process::id(), GIVEN.fetch_add(1, Ordering::Relaxed));
         let transports = ["shm", "tcp"].into_iter().take(if order.tcp { 2 } else { 1 });
         let addresses = transports.map(|transport| Address::here(transport, &name));
@@ -149,7 +149,7 @@ pub(in crate::figures) fn serve(arguments: &[OsString]) -> Result<()> {
         return super::reader::serve(found, file);
     }
     let text = arguments.first().and_then(|order| order.to_str()).context("no order")?;
-    let order: Order = serde_json::from_str(text).context("an order that is none")?;
+    let order: Launch = serde_json::from_str(text).context("an order that is none")?;
     let options = NodeOptions {
         cache: CacheOptions { bytes: order.cache_bytes, ..CacheOptions::default() },
         request_bytes_max: order.request_bytes_max,

@@ -3,7 +3,7 @@
 use super::nbd::Nbd;
 use crate::figures::sockets::{
     installed::{found, free_port},
-    keeper::{Keeper, Order},
+    keeper::{Keeper, Launch},
 };
 use anyhow::{Result, bail, ensure};
 use std::{
@@ -92,7 +92,7 @@ fn serve(keeper: &mut Keeper, name: &str, arguments: &[&str]) -> Result<u32> {
     let Some(program) = found(name) else { bail!("is not installed") };
     let said = keeper.folder().join(format!("{name}-says-{}", arguments.join("").replace('/', "-")));
     let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-    keeper.serve(&Order { program, arguments, stays: Some((said, TERM)), ..Order::default() })
+    keeper.serve(&Launch { program, arguments, stays: Some((said, TERM)), ..Launch::default() })
 }
 
 /// It takes a moment to be there.

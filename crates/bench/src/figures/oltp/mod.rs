@@ -12,7 +12,7 @@ use super::{
     durability::folder,
     figure::{Figure, Table, shown},
     sockets::{
-        keeper::{Keeper, Order, TICK_NS},
+        keeper::{Keeper, Launch, TICK_NS},
         postgresql::{account, programs},
     },
 };
@@ -165,7 +165,7 @@ fn attached(
     let words = ["volume", "attach", &volume, "--fuse", &file.display().to_string(), "--loop", "--json", "--data", way];
     let stays = Some((log.clone(), Signal::TERM.as_raw()));
     let arguments = words.map(str::to_owned).to_vec();
-    let attached = keeper.serve(&Order { program: own.into(), arguments, stays, ..Order::default() })?;
+    let attached = keeper.serve(&Launch { program: own.into(), arguments, stays, ..Launch::default() })?;
     let device = until(|| device_of(&log)).with_context(|| words_of(&log))?;
     format(keeper, &device)?;
     let (process, ..) = database(keeper, tpcc, data, name, &device, port)?;
@@ -195,9 +195,9 @@ fn database(
 }
 
 impl Served {
-    fn order(&self, own: &str, what: &[&str]) -> Order {
+    fn order(&self, own: &str, what: &[&str]) -> Launch {
         let arguments = what.iter().map(|word| (*word).to_owned()).collect();
-        Order { program: own.into(), arguments, user: self.user, ..Order::default() }
+        Launch { program: own.into(), arguments, user: self.user, ..Launch::default() }
     }
 
     fn is_there(&self, keeper: &mut Keeper, own: &str) -> Result<()> {
@@ -259,7 +259,7 @@ fn runs(process: u32) -> bool {
 fn format(keeper: &mut Keeper, on: &Path) -> Result<()> {
     let program = program_at("mkfs.ext4").context("there is no mkfs.ext4")?;
     let arguments = ["-q", "-F", &on.display().to_string()].map(str::to_owned).to_vec();
-    keeper.must(&Order { program, arguments, ..Order::default() }).map(drop)
+    keeper.must(&Launch { program, arguments, ..Launch::default() }).map(drop)
 }
 
 /// What `overside volume attach --json` says.

@@ -4,7 +4,7 @@
 //! version 2. A disk is a file behind a loop device past the page cache. What a side mounts is
 //! mounted in a namespace of its own, and gone with its programs.
 
-use crate::figures::sockets::keeper::{Keeper, Order};
+use crate::figures::sockets::keeper::{Keeper, Launch};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::{
@@ -109,7 +109,7 @@ impl ControlGroup {
         let mut arguments = vec!["-c".to_owned(), REMOVE.to_owned(), "remove".to_owned()];
         arguments.extend(group.folders().iter().map(|folder| folder.display().to_string()));
         let stays = Some((keeper.folder().join(format!("removed-{name}")), Signal::TERM.as_raw()));
-        keeper.serve(&Order { program: "/bin/sh".into(), arguments, stays, ..Order::default() })?;
+        keeper.serve(&Launch { program: "/bin/sh".into(), arguments, stays, ..Launch::default() })?;
         Ok(group)
     }
 
@@ -197,7 +197,7 @@ impl Mounted<'_> {
         arguments.extend(self.runs);
         let program = program_at("unshare").context("there is no unshare")?;
         let stays = Some((self.log.to_owned(), self.stops.as_raw()));
-        keeper.serve(&Order { program, arguments, stays, ..Order::default() })
+        keeper.serve(&Launch { program, arguments, stays, ..Launch::default() })
     }
 
     /// Number of the disk that it is on, which is known once the log says so.

@@ -1,6 +1,6 @@
 //! TPC-C on PostgreSQL: its tables, its transactions as functions, pgbench as the terminals.
 
-use crate::figures::sockets::keeper::{Keeper, Order};
+use crate::figures::sockets::keeper::{Keeper, Launch};
 use anyhow::{Context, Result, ensure};
 use std::{
     fs,
@@ -41,9 +41,9 @@ impl Tpcc {
         Ok(Tpcc { programs, user, folder, warehouses })
     }
 
-    fn order(&self, program: &str, arguments: &[&str]) -> Order {
+    fn order(&self, program: &str, arguments: &[&str]) -> Launch {
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        Order { program: self.programs.join(program), arguments, user: Some(self.user), ..Order::default() }
+        Launch { program: self.programs.join(program), arguments, user: Some(self.user), ..Launch::default() }
     }
 
     /// Words that run, as the database's user, what is behind them; who starts them is root.
@@ -79,7 +79,7 @@ impl Tpcc {
         let words = [self.as_user(), self.server(data, port, "256MB")].concat();
         let stays = Some((self.folder.join("load.log"), rustix::process::Signal::INT.as_raw()));
         let (program, arguments) = words.split_first().context("no program")?;
-        let mut order = Order { program: program.into(), arguments: arguments.to_vec(), stays, ..Order::default() };
+        let mut order = Launch { program: program.into(), arguments: arguments.to_vec(), stays, ..Launch::default() };
         // Nothing of it need survive before it is whole.
         order.arguments.extend(["-c", "fsync=off", "-c", "maintenance_work_mem=256MB"].map(str::to_owned));
         keeper.serve(&order)?;

@@ -2,7 +2,7 @@
 //! under the library, and a client of each, over TCP and over a Unix socket, sides alternating.
 
 use super::{
-    keeper::{Keeper, Order, tree_ns},
+    keeper::{Keeper, Launch, tree_ns},
     pair::{Ends, side_name},
     program::Family,
     table::{Series, SideRounds},
@@ -131,8 +131,8 @@ fn stretch(keeper: &mut Keeper, kind: &dyn Installed, work: &Work, way: &Stack) 
 }
 
 /// An order for a client of this side.
-pub(super) fn client(program: &Path, arguments: Vec<String>, way: &Stack, user: Option<(u32, u32)>) -> Order {
-    Order { program: program.into(), arguments, environment: way.environment.clone(), user, stays: None }
+pub(super) fn client(program: &Path, arguments: Vec<String>, way: &Stack, user: Option<(u32, u32)>) -> Launch {
+    Launch { program: program.into(), arguments, environment: way.environment.clone(), user, stays: None }
 }
 
 /// A program of the search path.

@@ -34,7 +34,7 @@ use std::{
 
 /// What to start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Order {
+pub struct Launch {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
@@ -107,7 +107,7 @@ impl Keeper {
     ///
     /// # Errors
     /// The keeper has ended, or cannot start it.
-    pub fn serve(&mut self, order: &Order) -> Result<u32> {
+    pub fn serve(&mut self, order: &Launch) -> Result<u32> {
         match self.ask(order)? {
             Answer::Started(process) => Ok(process),
             other => bail!("the keeper does not answer as it should: {other:?}"),
@@ -118,7 +118,7 @@ impl Keeper {
     ///
     /// # Errors
     /// The keeper has ended, or cannot run it.
-    pub fn run(&mut self, order: &Order) -> Result<Ended> {
+    pub fn run(&mut self, order: &Launch) -> Result<Ended> {
         match self.ask(order)? {
             Answer::Ended(ended) => Ok(ended),
             other => bail!("the keeper does not answer as it should: {other:?}"),
@@ -129,7 +129,7 @@ impl Keeper {
     ///
     /// # Errors
     /// It failed, or as [`Keeper::run`].
-    pub fn must(&mut self, order: &Order) -> Result<Ended> {
+    pub fn must(&mut self, order: &Launch) -> Result<Ended> {
         let ended = self.run(order)?;
         if !ended.succeeded {
             let last: Vec<&str> = ended.said.lines().rev().take(3).collect();
@@ -142,7 +142,7 @@ impl Keeper {
     ///
     /// # Errors
     /// It fails for a minute, or as [`Keeper::run`].
-    pub fn until_it_succeeds(&mut self, order: &Order) -> Result<()> {
+    pub fn until_it_succeeds(&mut self, order: &Launch) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.run(order)?.succeeded {
             if Instant::now() >= deadline {
@@ -153,7 +153,7 @@ impl Keeper {
         Ok(())
     }
 
-    fn ask(&mut self, order: &Order) -> Result<Answer> {
+    fn ask(&mut self, order: &Launch) -> Result<Answer> {
         let line = self.line.as_mut().context("the keeper has been dismissed")?.get_mut();
         let mut text = serde_json::to_vec(order)?;
         text.push(b'\n');
@@ -228,7 +228,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn obey(&mut self, order: &Order, line: &UnixStream) -> Result<Answer> {
+    fn obey(&mut self, order: &Launch, line: &UnixStream) -> Result<Answer> {
         let mut command = Command::new(&order.program);
         command.args(&order.arguments).stdin(Stdio::null()).current_dir(&self.folder);
         command.envs(order.environment.iter().map(|(name, value)| (name, value)));
@@ -405,7 +405,7 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut kept = Kept { folder: folder.clone(), servers: Vec::new() };
         let stays = Some((folder.join("log"), Signal::TERM.as_raw()));
-        let order = Order { program: "sleep".into(), arguments: vec!["600".into()], stays, ..Order::default() };
+        let order = Launch { program: "sleep".into(), arguments: vec!["600".into()], stays, ..Launch::default() };
         let Answer::Started(process) = kept.obey(&order, &ours).unwrap() else { panic!("it was to stay") };
         assert!(Path::new(&format!("/proc/{process}")).exists());
         drop(kept);

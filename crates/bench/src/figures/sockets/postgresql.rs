@@ -2,7 +2,7 @@
 
 use super::{
     installed::{self, Installed, Server, Stack, Work, client, found, free_port},
-    keeper::{Keeper, Order},
+    keeper::{Keeper, Launch},
     program::Family,
     table::Series,
 };
@@ -65,9 +65,9 @@ pub(super) fn measure(
 }
 
 impl PostgreSql {
-    fn order(&self, program: &str, arguments: &[&str]) -> Order {
+    fn order(&self, program: &str, arguments: &[&str]) -> Launch {
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        Order { program: self.programs.join(program), arguments, user: self.user, ..Order::default() }
+        Launch { program: self.programs.join(program), arguments, user: self.user, ..Launch::default() }
     }
 
     fn serve(&self, keeper: &mut Keeper, library: Option<&Path>) -> Result<Server> {

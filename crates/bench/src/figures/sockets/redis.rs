@@ -2,7 +2,7 @@
 
 use super::{
     installed::{self, Installed, Server, Stack, Work, client, found, free_port},
-    keeper::{Keeper, Order},
+    keeper::{Keeper, Launch},
     program::Family,
     table::Series,
 };
@@ -49,9 +49,9 @@ fn serve(keeper: &mut Keeper, server: &Path, cli: &Path, library: Option<&Path>)
     let words = ["--port", &number, "--bind", "127.0.0.1", "--unixsocket", &socket, "--save", "", "--dir", &place];
     let arguments = words.map(str::to_owned).to_vec();
     let stays = Some((folder.join("log"), Signal::TERM.as_raw()));
-    keeper.serve(&Order { program: server.into(), arguments, environment, user: None, stays })?;
+    keeper.serve(&Launch { program: server.into(), arguments, environment, user: None, stays })?;
     let ping = ["-p", &number, "ping"].map(str::to_owned).to_vec();
-    keeper.until_it_succeeds(&Order { program: cli.into(), arguments: ping, ..Order::default() })?;
+    keeper.until_it_succeeds(&Launch { program: cli.into(), arguments: ping, ..Launch::default() })?;
     Ok(Server { port, folder, library: library.is_some() })
 }
 

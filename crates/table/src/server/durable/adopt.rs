@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use overside_bwtree::{AdoptError, AdoptLeaf, Adoption, Leaf, Part, Tree};
+use overside_bwtree::{AdoptError, AdoptLeaf, Adoption, Leaf, LeafRun, Tree};
 use overside_disk::Disk;
 use overside_log::{self as log, Directory, PageRef, PagesReader, Refusal};
 use overside_service::{Running, Threads};
@@ -99,7 +99,7 @@ impl<'s> Adopter<'s> {
         table: &log::Table,
         adoption: Adoption,
         taken: &mut Taken,
-    ) -> Result<(Adoption, Vec<Part>), TreeError> {
+    ) -> Result<(Adoption, Vec<LeafRun>), TreeError> {
         let salvages = directory.salvages();
         let mut first = match directory.pages(table) {
             Ok(pages) => pages,
@@ -165,7 +165,7 @@ struct Work {
 }
 
 /// A range's leaves, and what of them was passed over.
-type Outcome = Result<(Part, Vec<String>), TreeError>;
+type Outcome = Result<(LeafRun, Vec<String>), TreeError>;
 
 impl Work {
     /// Takes ranges until there is none left, or one of them has failed.

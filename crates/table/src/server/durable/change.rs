@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use overside_bwtree::{Error, Outcome, Put, Tree, Writing};
+use overside_bwtree::{ChangeOutcome, Error, Put, Tree, Writing};
 use overside_disk::mutant;
 use overside_log::{self as log, Claim, Record, Records, Room};
 use overside_service::Hold;
@@ -94,7 +94,7 @@ impl<'j> Change<'j> {
     pub(crate) fn delete_now(&self, tree: &Tree, key: &[u8]) -> Result<(bool, u64), Error> {
         let Some(writing) = self.writing() else { return Ok((tree.delete_now(key)?, 0)) };
         let outcome = tree.within(writing).delete_now(key)?;
-        Ok((matches!(outcome, Outcome::Done { .. }), outcome.stamp()))
+        Ok((matches!(outcome, ChangeOutcome::Done { .. }), outcome.stamp()))
     }
 
     /// A stamp for a change that is none of a tree.

@@ -7,12 +7,11 @@ mod calls;
 mod raw;
 mod steps;
 
-use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB, cached, cell,
     load::{Client, LoadSpec, Parts, Stretch},
     nbd::Nbd,
-    node::{Node, Order},
+    node::{Launch, Node},
     places,
     reader::Reader,
     table, values,
@@ -39,6 +38,7 @@ use overside::{
     verbs::SystemClock,
     volume::{MemoryDevice, wire::Role},
 };
+use overside_evidence::SplitMix64;
 use raw::Raw;
 use std::{ffi::OsString, path::Path, thread, time::Duration};
 
@@ -61,7 +61,7 @@ pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let socket = |name: &str| keeper.folder().join(name);
     let order = cached::cached_order();
     let volumes = [order.volumes.clone(), vec![cached::with_files()]].concat();
-    let order = Order { nbd: Some(socket("node")), volumes, cache_bytes: 2 * order.cache_bytes, ..order };
+    let order = Launch { nbd: Some(socket("node")), volumes, cache_bytes: 2 * order.cache_bytes, ..order };
     let mut node = Node::start(order)?;
     node.fill(VOLUME, BYTES)?;
     let attached = Attached::start(&node, VOLUME, &socket("attached"))?;

@@ -7,7 +7,7 @@ use super::{
         BLOCK_BYTES, cached, cell,
         disks::Disks,
         load::{LoadSpec, Stretch},
-        node::{Node, Order},
+        node::{Launch, Node},
         table, values,
     },
     within,
@@ -32,7 +32,7 @@ pub(super) fn measure(setting: &Setting<'_>, figure: &mut Figure) -> Result<()> 
     let names = REGISTERED.iter().map(|(name, _)| *name).chain([READ]);
     let volumes: Vec<_> = names.map(|name| (volume(name), Disks::Memory(VOLUME_BYTES))).collect();
     let cache_bytes = 2 * volumes.len() as u64 * VOLUME_BYTES;
-    let node = Node::start(Order { volumes, cache_bytes, ..cached::cached_order() })?;
+    let node = Node::start(Launch { volumes, cache_bytes, ..cached::cached_order() })?;
     node.fill(READ, VOLUME_BYTES)?;
     let longest = BLOCK_BYTES as u32;
     let mut sides = Vec::new();

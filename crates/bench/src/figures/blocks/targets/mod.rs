@@ -5,13 +5,12 @@
 mod iscsi;
 mod tgt;
 
-use overside_evidence::SplitMix64;
 use super::{
     BLOCK_BYTES, KIB, cell,
     disks::{self, Disks},
     load::{Client, LoadSpec, Stretch},
     nbd::Nbd,
-    node::{Node, Order},
+    node::{Launch, Node},
     peers, table, values,
 };
 use crate::{
@@ -27,6 +26,7 @@ use crate::{
 };
 use anyhow::Result;
 use iscsi::Iscsi;
+use overside_evidence::SplitMix64;
 use std::{ffi::OsStr, thread, time::Duration};
 
 pub(in crate::figures) fn measure(setting: &Setting<'_>) -> Result<Figure> {
@@ -82,7 +82,7 @@ fn in_memory(keeper: &mut Keeper, absent: &mut Vec<String>) -> Result<(Node, Vec
     // One writer a volume: whoever comes by NBD has another one.
     let volumes = [IN_MEMORY, BY_NBD].map(|name| (name.to_owned(), Disks::Memory(CACHED_BYTES))).to_vec();
     let cached = super::cached::cached_order();
-    let order = Order { nbd: Some(socket.clone()), tcp: true, volumes, cache_bytes: 2 * cached.cache_bytes, ..cached };
+    let order = Launch { nbd: Some(socket.clone()), tcp: true, volumes, cache_bytes: 2 * cached.cache_bytes, ..cached };
     let node = Node::start(order)?;
     let mut sides = ours(&node, IN_MEMORY)?;
     let nbd = Nbd::unix(&socket, BY_NBD)?;
@@ -104,7 +104,7 @@ fn in_memory(keeper: &mut Keeper, absent: &mut Vec<String>) -> Result<(Node, Vec
 fn on_disk(keeper: &mut Keeper, absent: &mut Vec<String>) -> Result<(Node, Vec<Side>)> {
     let member = Disks::File(keeper.folder().join("member"), DISK_BYTES);
     let volumes = vec![(ON_DISK.to_owned(), member)];
-    let node = Node::start(Order { volumes, tcp: true, request_bytes_max: LONGEST, blocks: 64, ..Order::default() })?;
+    let node = Node::start(Launch { volumes, tcp: true, request_bytes_max: LONGEST, blocks: 64, ..Launch::default() })?;
     let mut sides = ours(&node, ON_DISK)?;
     match peers::qemu_past_the_page_cache(keeper, DISK_BYTES) {
         Ok((pid, nbd)) => sides.push(Side { name: "qemu-nbd", end: End::Nbd(nbd), server: Some(pid) }),

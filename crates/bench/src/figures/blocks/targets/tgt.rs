@@ -5,7 +5,7 @@ use crate::figures::{
     oltp::place::program_at,
     sockets::{
         installed::free_port,
-        keeper::{Keeper, Order},
+        keeper::{Keeper, Launch},
     },
 };
 use anyhow::{Context, Result, ensure};
@@ -50,10 +50,10 @@ pub(super) fn start(keeper: &mut Keeper, bytes: u64, writes: Writes) -> Result<(
     let arguments = words(&["-f", "-C", &number, "--iscsi", &format!("portal=127.0.0.1:{port}")]);
     let says = keeper.folder().join("tgtd-says");
     let stays = Some((says.clone(), KILL));
-    let pid = keeper.serve(&Order { program, arguments, stays, ..Order::default() })?;
+    let pid = keeper.serve(&Launch { program, arguments, stays, ..Launch::default() })?;
     let order = |more: &[&str]| {
         let arguments = [words(&["-C", &number, "--lld", "iscsi"]), words(more)].concat();
-        Order { program: PathBuf::from(&control), arguments, ..Order::default() }
+        Launch { program: PathBuf::from(&control), arguments, ..Launch::default() }
     };
     keeper
         .until_it_succeeds(&order(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET]))
