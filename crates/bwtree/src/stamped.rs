@@ -34,15 +34,15 @@ impl Tree {
 }
 
 impl Changes<'_> {
-    /// Puts a row; [`ChangeOutcome::Refused`] where [`Put::Insert`] finds the key, or [`Put::Update`]
-    /// does not.
+    /// Puts a row; [`ChangeOutcome::Refused`] where [`Put::Insert`] finds the key, or
+    /// [`Put::Update`] does not.
     pub fn put(&self, put: Put, key: &[u8], value: &[u8]) -> Result<ChangeOutcome, Error> {
         self.core.change(key, put.change(value))
     }
 
-    /// As [`Tree::put_many`]; of each row looked at its stamp, too: an [`ChangeOutcome`]'s where the row
-    /// was put or refused for its key, and 0 where it was refused for its length or found no
-    /// memory.
+    /// As [`Tree::put_many`]; of each row looked at its stamp, too: a [`ChangeOutcome`]'s where
+    /// the row was put or refused for its key, and 0 where it was refused for its length or found
+    /// no memory.
     pub fn put_many(
         &self,
         put: Put,
@@ -63,7 +63,12 @@ impl Changes<'_> {
     }
 
     /// As [`Tree::compare_and_swap`].
-    pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<ChangeOutcome, Error> {
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<ChangeOutcome, Error> {
         self.core.change(key, Change::Swap { expected, new })
     }
 }

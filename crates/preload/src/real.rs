@@ -44,7 +44,8 @@ pub(crate) fn address(name: &'static CStr) -> *const c_void {
     if found.is_null() { absent as *const c_void } else { found }
 }
 
-/// Stands for a function that this C library does not have; nobody could have called it without this library.
+/// Stands for a function that this C library does not have; nobody could have called it without
+/// this library.
 extern "C" fn absent() -> c_int {
     crate::errno::set(libc::ENOSYS);
     -1

@@ -1,4 +1,5 @@
-//! `projection`: rows of four columns, each without the columns that a query leaves out (d-rdma §2.2).
+//! `projection`: rows of four columns, each without the columns that a query leaves out (d-rdma
+//! §2.2).
 
 use super::{
     Setting,

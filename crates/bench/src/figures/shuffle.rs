@@ -1,6 +1,5 @@
 //! `shuffle`: a columnar table sent row by row to several destinations (d-rdma §5.1, figure 11).
 
-use overside_evidence::SplitMix64;
 use super::{
     Setting,
     charts::{Curve, Curves, curves},
@@ -21,13 +20,15 @@ use overside::{
     transfer::{Balance, DeclaredSend, Destination, Region, SharedSend, SharedTerms},
     verbs::{CompletionQueue, QueuePair, WorkRequest},
 };
+use overside_evidence::SplitMix64;
 use std::{collections::VecDeque, sync::Arc};
 
 /// Five columns of four bytes, one after another, and where each row goes.
 struct Table {
     memory: Arc<Buffer>,
     rows: usize,
-    /// From one column to the next; not a power of two, so that columns do not fall into the same sets of a cache.
+    /// From one column to the next; not a power of two, so that columns do not fall into the same
+    /// sets of a cache.
     pitch: usize,
     to: Vec<u8>,
 }
@@ -61,7 +62,8 @@ impl Table {
     }
 }
 
-/// A request a row, a gather entry a column, made before any time is taken (DR-M43) or while it is (DR-C12).
+/// A request a row, a gather entry a column, made before any time is taken (DR-M43) or while it is
+/// (DR-C12).
 struct SgeList<'a> {
     table: &'a Table,
     next: usize,
@@ -137,7 +139,8 @@ impl<'a> CopyOut<'a> {
         }
     }
 
-    /// Fills until a buffer is full or the table ends; false when a buffer is wanted and none is free.
+    /// Fills until a buffer is full or the table ends; false when a buffer is wanted and none is
+    /// free.
     fn fill(&mut self) -> bool {
         for slot in &mut self.filling {
             if slot.is_none() {
@@ -411,7 +414,8 @@ fn listed(sender: &mut Sender, table: &Table, destinations: usize, described: bo
     Ok(sender.run(&mut list, Until::Done, false)?.0)
 }
 
-/// Every series delivers the same rows to the same receivers, in the same order and with the same borders.
+/// Every series delivers the same rows to the same receivers, in the same order and with the same
+/// borders.
 fn check(
     sender: &mut Sender,
     table: &Table,
@@ -561,7 +565,8 @@ const WARM_UP_ROWS: usize = 2048;
 const PREPARED_ROWS: usize = 32 << 10;
 /// Tables up to here are sent as SGE lists from end to end once, to be checked.
 const CHECKED_LIST_ROWS: usize = 64 << 10;
-/// Rows of which requests are made at once while time is taken: as many as are posted together to two destinations.
+/// Rows of which requests are made at once while time is taken: as many as are posted together to
+/// two destinations.
 const DESCRIBED_ROWS: usize = 32;
 /// Of a gather entry in a request: address, length, key.
 const ENTRY_BYTES: f64 = 16.0;
@@ -581,7 +586,8 @@ mod tests {
         Table { memory: Arc::new(memory), rows, pitch, to }
     }
 
-    /// Where rows go is no rule: what lies between those of one destination is of many lengths (DR-C09).
+    /// Where rows go is no rule: what lies between those of one destination is of many lengths
+    /// (DR-C09).
     #[test]
     fn gaps_of_a_shuffle_are_of_many_lengths() {
         let mut table = table(1000);

@@ -144,11 +144,11 @@ pub struct ServeVolumes {
     #[arg(long, value_name = "unix:PATH", value_parser = unix)]
     pub nbd: Vec<PathBuf>,
     /// Who may attach which volume: lines `VOLUME ro|rw KEYFILE`. Without the volume's key a client
-    /// is told that it is not there. `list` and `status` need no key.
+    /// is answered as if it were not there. `list` and `status` need no key.
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
-    /// Bytes of one request at most, 64K to 16M in steps of 4K: clients cut longer ones. A node that
-    /// is started again with less than before leaves its attached clients waiting.
+    /// Bytes of one request at most, 64K to 16M in steps of 4K: clients cut longer ones. A node
+    /// that is started again with less than before leaves its attached clients waiting.
     ///
     /// Memory is taken at once: 256 times this length, at most 256M, and for each worker 32 times,
     /// at most 64M. Each client may have 32M in flight.

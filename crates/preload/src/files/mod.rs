@@ -1,16 +1,19 @@
 //! Files of the program that lie on a volume of a node (wDSA, vi-attached-storage §3.2).
 //!
-//! Such a file keeps its name, descriptors, offsets and locks in the kernel: at its path stands a placeholder, and the
-//! program's descriptors are the kernel's, of that placeholder. Bytes and length are the volume's: each call that is about
-//! them comes here. A file is recognized by what its placeholder says, whatever its path; the volume's preset says only which
-//! files are made there.
+//! Such a file keeps its name, descriptors, offsets and locks in the kernel: at its path stands a
+//! placeholder, and the program's descriptors are the kernel's, of that placeholder. Bytes and
+//! length are the volume's: each call that is about them comes here. A file is recognized by what
+//! its placeholder says, whatever its path; the volume's preset says only which files are made
+//! there.
 //!
-//! Each process has a session of its own, and those of one `overside run` write together. One lock holds all: a call has it
-//! until the node has answered. A call by a signal handler that has interrupted another one fails with EDEADLK.
+//! Each process has a session of its own, and those of one `overside run` write together. One lock
+//! holds all: a call has it until the node has answered. A call by a signal handler that has
+//! interrupted another one fails with EDEADLK.
 //!
-//! What cannot be covered fails: no call ever takes a placeholder for the file, where this library sees the call. The C
-//! library's streams read and write by calls that it does not see. So descriptors 0 to 2 are only shown to the kernel as a
-//! path (O_PATH), and the descriptor itself is kept elsewhere.
+//! What cannot be covered fails: no call ever takes a placeholder for the file, where this library
+//! sees the call. The C library's streams read and write by calls that it does not see. So
+//! descriptors 0 to 2 are only shown to the kernel as a path (O_PATH), and the descriptor itself is
+//! kept elsewhere.
 
 mod placeholder;
 mod state;
@@ -115,8 +118,9 @@ pub(crate) fn find() {
     }
 }
 
-/// A descriptor that has just come about: whether it is of a file on the volume. What cannot be a placeholder needs no lock: a
-/// session's own device opens files by calls that come here, while its thread holds the lock.
+/// A descriptor that has just come about: whether it is of a file on the volume. What cannot be a
+/// placeholder needs no lock: a session's own device opens files by calls that come here, while its
+/// thread holds the lock.
 pub(crate) fn adopt(fd: c_int) -> Result<bool, c_int> {
     let Some(inode) = state::candidate(fd) else { return Ok(false) };
     with(|state| {
@@ -193,7 +197,8 @@ pub(crate) fn doubled(fd: c_int, new: c_int) -> Result<(), c_int> {
     .inspect_err(|_| state::tell("dup", "a descriptor above 65535, or within a signal handler"))
 }
 
-/// Before a descriptor is closed. A file that has no name any more, and that nobody else has open, is no more.
+/// Before a descriptor is closed. A file that has no name any more, and that nobody else has open,
+/// is no more.
 pub(crate) fn closing(fd: c_int) {
     closing_in_vfork(fd as u32, fd as u32);
     let is_of_session = is_of_session(fd);
@@ -248,7 +253,8 @@ pub(crate) fn end() {
     });
 }
 
-/// Before another program takes this process over: it has a session of its own, and shields its descriptors itself.
+/// Before another program takes this process over: it has a session of its own, and shields its
+/// descriptors itself.
 pub(crate) fn before_exec() {
     if is_on() && table::is_ours() {
         let _ = with(|state| {
@@ -279,7 +285,8 @@ pub(crate) fn after_spawn() {
     }
 }
 
-/// The first three descriptors are what they seem. A vfork child has descriptors of its own, and its parent's memory.
+/// The first three descriptors are what they seem. A vfork child has descriptors of its own, and
+/// its parent's memory.
 fn bare() {
     let is_ours = table::is_ours();
     for (fd, shadow) in SHADOWS.iter().enumerate() {
@@ -476,7 +483,8 @@ pub(crate) fn length(fd: c_int) -> Result<(u64, u64), c_int> {
     with(|state| state.name(entry(fd)).and_then(|name| state.attributes(name)))
 }
 
-/// The same by a path's inode, which is looked into where it may be a placeholder. None: it is the kernel's.
+/// The same by a path's inode, which is looked into where it may be a placeholder. None: it is the
+/// kernel's.
 pub(crate) fn length_at(
     inode: (u64, u64),
     open: impl FnOnce() -> Result<std::os::fd::OwnedFd, Errno>,
@@ -542,7 +550,8 @@ pub(crate) fn sync(fd: c_int) -> Result<(), c_int> {
     })
 }
 
-/// Opens a file that may be on the volume, as `open` has it. None: it is the kernel's, and nothing has happened.
+/// Opens a file that may be on the volume, as `open` has it. None: it is the kernel's, and nothing
+/// has happened.
 pub(crate) fn open(folder: c_int, path: &std::ffi::CStr, flags: c_int, mode: u32) -> Option<Result<c_int, c_int>> {
     let special = libc::O_PATH | libc::O_DIRECTORY | (libc::O_TMPFILE & !libc::O_DIRECTORY);
     let folder = if path.to_bytes().starts_with(b"/") { libc::AT_FDCWD } else { folder };
@@ -583,7 +592,8 @@ fn named(folder: std::os::fd::BorrowedFd<'_>, path: &std::ffi::CStr) -> Option<N
     with(|state| state.recognize_by((stat.st_dev, stat.st_ino), open)).ok().flatten()
 }
 
-/// What a path names, while a call takes that name away; a file that has no name then, and that nobody has open, is no more.
+/// What a path names, while a call takes that name away; a file that has no name then, and that
+/// nobody has open, is no more.
 pub(crate) fn losing_name<T>(
     folder: c_int,
     path: &std::ffi::CStr,
@@ -630,7 +640,8 @@ static STATE: Guarded = Guarded::new();
 static DESCRIBED: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 /// Where the first three really are; 0: where they seem.
 static SHADOWS: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
-/// One bit for each descriptor: whether it is the session's. A program closes what it does not know.
+/// One bit for each descriptor: whether it is the session's. A program closes what it does not
+/// know.
 static SESSIONS: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
 /// Above what programs expect.
 const SHADOW_MIN: c_int = 512;

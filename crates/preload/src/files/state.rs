@@ -65,7 +65,8 @@ pub(crate) struct State {
     open: Vec<Option<Open>>,
     /// Buffers of one write, side by side.
     gathered: Vec<u8>,
-    /// A fork came in the middle of a call of another thread: this child has no files on the volume.
+    /// A fork came in the middle of a call of another thread: this child has no files on the
+    /// volume.
     torn: bool,
     /// What is locked while bytes are appended.
     appends: Option<OwnedFd>,
@@ -161,8 +162,8 @@ impl State {
         Some(libc::EACCES)
     }
 
-    /// After a call: a session that has found the node again has other descriptors. Some of the program's may be taken for its own;
-    /// closing one of these costs a session, and no more.
+    /// After a call: a session that has found the node again has other descriptors. Some of the
+    /// program's may be taken for its own; closing one of these costs a session, and no more.
     pub(super) fn note_descriptors(&mut self) {
         let Some(reconnects) = self.client.as_ref().map(Files::reconnects).filter(|now| *now != self.reconnects) else {
             return;
@@ -229,7 +230,8 @@ impl State {
         }
     }
 
-    /// Removes a file that has no name any more, if this is its last open descriptor anywhere: then the kernel grants a lease.
+    /// Removes a file that has no name any more, if this is its last open descriptor anywhere: then
+    /// the kernel grants a lease.
     pub(super) fn forget_nameless(&mut self, name: Name, fd: c_int) {
         let is_nameless = rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| stat.st_nlink == 0);
         if !is_nameless {

@@ -12,7 +12,8 @@ use crate::{errno, files, fork, real};
 
 type Strings = *const *const c_char;
 
-/// What is to be done before and after is done by handlers, which other ways to fork call as well; only here the child's number is known.
+/// What is to be done before and after is done by handlers, which other ways to fork call as well;
+/// only here the child's number is known.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> pid_t {
     // SAFETY: [preload-real] the program's call.

@@ -1,5 +1,7 @@
-//! Functions that take any number of arguments, which Rust cannot define: each saves the registers in which arguments
-//! come, lets this library do what must be done first, and jumps to the C library's own with everything as it was.
+//! Functions that take any number of arguments, which Rust cannot define.
+//!
+//! Each saves the registers in which arguments come, and lets this library do what must be done
+//! first. Then it jumps to the C library's own with everything as it was.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -38,7 +40,8 @@ extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
     real::address(c"__dprintf_chk")
 }
 
-/// System calls by number: those that concern a connection do what their functions would, or end its acceleration.
+/// System calls by number: those that concern a connection do what their functions would, or end
+/// its acceleration.
 extern "C" fn before_syscall(
     number: c_long,
     first: usize,
@@ -108,7 +111,8 @@ extern "C" fn before_syscall(
     real::syscall()
 }
 
-/// In place of a system call by its number that is about a file on the volume, or that would be past this library.
+/// In place of a system call by its number that is about a file on the volume, or that would be
+/// past this library.
 extern "C" fn refused() -> c_long {
     files::refuse("a raw system call")
 }

@@ -1,5 +1,5 @@
-//! Files that may lie on a volume: open, read and write at a place, length, names. Without `overside run --volume` each of
-//! these is the C library's own.
+//! Files that may lie on a volume: open, read and write at a place, length, names. Without
+//! `overside run --volume` each of these is the C library's own.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -374,7 +374,8 @@ macro_rules! stats {
             unsafe { correct_at(real::$fstatat(folder, path, found, flags), folder, path, flags, found) }
         }
 
-        /// Programs that were built with an older C library call these. The version is the only one that there is.
+        /// Programs that were built with an older C library call these. The version is the only one
+        /// that there is.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $old_stat(version: c_int, path: *const c_char, found: *mut libc::stat) -> c_int {
             // SAFETY: [preload-real] [preload-program] the program's arguments.

@@ -1,8 +1,10 @@
-//! Bytes of a stream as rdma-sockets frames them: length in front, validity behind, in memory that was zero before.
+//! Bytes of a stream as rdma-sockets frames them: length in front, validity behind, in memory that
+//! was zero before.
 //!
-//! The sender keeps an image of the peer's ring: a frame is composed there and written to the same place of the ring, so nothing is copied
-//! or registered for a message. A frame takes a multiple of 8 bytes, its validity the last 4 of them, so that it is in the word that
-//! becomes visible last. No frame goes over the ring's end. The receiver zeroes what it took, then says how far it is.
+//! The sender keeps an image of the peer's ring: a frame is composed there and written to the same
+//! place of the ring, so nothing is copied or registered for a message. A frame takes a multiple of
+//! 8 bytes, its validity the last 4 of them, so that it is in the word that becomes visible last.
+//! No frame goes over the ring's end. The receiver zeroes what it took, then says how far it is.
 //= rdma-sockets variant 2 RS-M11
 //= rdma-sockets variant 2 RS-M13
 
@@ -14,7 +16,8 @@ use overside_memory::kernels::copy_racing;
 use crate::iovecs::Cursor;
 use crate::layout::Corrupt;
 
-/// The memory of a ring: the image, or where frames arrive. Positions count on for ever; a place is their remainder.
+/// The memory of a ring: the image, or where frames arrive. Positions count on for ever; a place is
+/// their remainder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
@@ -25,7 +28,8 @@ pub(crate) struct Memory {
 pub(crate) struct Outgoing {
     /// Where the next frame goes.
     put: u64,
-    /// The oldest frame that the receiver has not zeroed, and the stream's position of its first byte.
+    /// The oldest frame that the receiver has not zeroed, and the stream's position of its first
+    /// byte.
     oldest: u64,
     oldest_at: u64,
 }
@@ -42,7 +46,8 @@ pub(crate) struct Incoming {
 
 impl Memory {
     /// # Safety
-    /// `RING` bytes from there, aligned to 8, are mapped as long as this is used, and reached by atomics and racing copies alone.
+    /// `RING` bytes from there, aligned to 8, are mapped as long as this is used, and reached by
+    /// atomics and racing copies alone.
     pub(crate) unsafe fn new(base: NonNull<u8>) -> Self {
         Self { base }
     }
@@ -84,8 +89,8 @@ impl Outgoing {
         if free < LEAST { 0 } else { (free - OVERHEAD).min(FRAME_MAX) }
     }
 
-    /// Frames what finds room, and has `post` write each frame: its position and bytes. Returns how many bytes of the program's went;
-    /// none more once `post` says no.
+    /// Frames what finds room, and has `post` write each frame: its position and bytes. Returns how
+    /// many bytes of the program's went; none more once `post` says no.
     pub(crate) fn send(&mut self, image: Memory, from: &mut Cursor<'_>, mut post: impl FnMut(u64, u64) -> bool) -> u64 {
         let mut sent = 0;
         loop {
@@ -116,7 +121,8 @@ impl Outgoing {
         }
     }
 
-    /// The receiver has zeroed all frames before this position; it may have been heard late. Returns up to where of the stream.
+    /// The receiver has zeroed all frames before this position; it may have been heard late.
+    /// Returns up to where of the stream.
     pub(crate) fn free(&mut self, image: Memory, upto: u64) -> Result<u64, Corrupt> {
         if upto > self.put {
             return Err(Corrupt);
@@ -173,8 +179,8 @@ impl Incoming {
         }
     }
 
-    /// Copies at most `waiting` bytes from the stream's position `tail` on, all of them arrived, and zeroes the frames that are taken
-    /// whole, unless it is only looked. Returns the bytes.
+    /// Copies at most `waiting` bytes from the stream's position `tail` on, all of them arrived,
+    /// and zeroes the frames that are taken whole, unless it is only looked. Returns the bytes.
     pub(crate) fn read(
         &mut self,
         ring: Memory,
@@ -223,7 +229,8 @@ fn framed(len: u64) -> u64 {
     (len + OVERHEAD).next_multiple_of(8)
 }
 
-/// Where a frame begins that comes next after `position`: what is left before the ring's end may be too little for any.
+/// Where a frame begins that comes next after `position`: what is left before the ring's end may be
+/// too little for any.
 fn skipped(position: u64) -> u64 {
     let left = RING - position % RING;
     if left < LEAST { position + left } else { position }
@@ -241,8 +248,9 @@ const LEAST: u64 = 16;
 /// Stands behind a message that is there whole.
 pub(super) const VALID: u32 = 0x5a1d_f007;
 
-/// The writes of a frame of `len` bytes: where each begins, and its length. It is one where the last
-/// bytes of a write come last (RS-M10). Elsewhere the word with the validity is a write of its own.
+/// The writes of a frame of `len` bytes: where each begins, and its length. It is one where the
+/// last bytes of a write come last (RS-M10). Elsewhere the word with the validity is a write of its
+/// own.
 pub(super) fn writes(len: u64, last_byte_last: bool) -> impl Iterator<Item = (u64, u64)> {
     let body = if last_byte_last { len } else { len.saturating_sub(8) };
     [(0, body), (body, len - body)].into_iter().filter(|(_, len)| *len > 0)
@@ -328,7 +336,8 @@ mod tests {
         }
     }
 
-    /// Written out by hand: sender and receiver that both have it wrong would still understand each other.
+    /// Written out by hand: sender and receiver that both have it wrong would still understand each
+    /// other.
     #[test]
     fn a_frame_is_its_length_the_payload_and_validity_in_the_last_four_bytes() {
         for payload in [&b"hello"[..], b"12345678", b"x"] {

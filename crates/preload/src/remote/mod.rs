@@ -1,17 +1,23 @@
-//! A connection to another host: the same words and rings as within one, kept true by writes over RDMA.
+//! A connection to another host: the same words and rings as within one, kept true by writes over
+//! RDMA.
 //!
-//! The rest of this library sees shared words (`layout`), a sender and a receiver (`ring`). On one host those are the truth. Between
-//! hosts each end has a page of them for itself; whoever takes a connection's lock first brings in what the peer has said and
-//! written (`take_in`), and whoever gives it back says what is new (`publish`). Every word has one end that writes it, so no atomic
-//! operation goes over the wire.
+//! The rest of this library sees shared words (`layout`), a sender and a receiver (`ring`). On one
+//! host those are the truth. Between hosts each end has a page of them for itself. A thread that
+//! takes a connection's lock first brings in what the peer has said and written (`take_in`); one
+//! that gives it back says what is new (`publish`). Every word has one end that writes it, so no
+//! atomic operation goes over the wire.
 //!
-//! - Bytes: `frames`. A send returns when the peer's memory has them, so they are there though the sender is killed.
-//! - Sleeping: the wake request for a wake byte is written to the peer, then its own words are read back over the wire (`request`). A peer that did not see
-//!   the wake request when it looked had said what it wrote before, and that is seen.
-//! - Switching: the receiver takes no more, and the sender says so and sends the rest again (`AGAIN`); or the sender ends the ring at its
-//!   head (`END`), and what lies there is still read. Whoever sends says one of the two, once, with the number of its wake bytes. A sender that
-//!   leaves while bytes are unread first takes no more itself, which the peer answers in kind at its next call; `END` it says where
-//!   nobody answers, or nothing is unread. If both ends switch at once, `END` stands, and the receiver reads on up to there.
+//! - Bytes: `frames`. A send returns when the peer's memory has them, so they are there though the
+//!   sender is killed.
+//! - Sleeping: the wake request for a wake byte is written to the peer, then its own words are read
+//!   back over the wire (`request`). A peer that did not see the wake request when it looked had
+//!   said what it wrote before, and that is seen.
+//! - Switching: the receiver takes no more, and the sender says so and sends the rest again
+//!   (`AGAIN`); or the sender ends the ring at its head (`END`), and what lies there is still read.
+//!   Whoever sends says one of the two, once, with the number of its wake bytes. A sender that
+//!   leaves while bytes are unread first takes no more itself, which the peer answers in kind at
+//!   its next call; `END` it says where nobody answers, or nothing is unread. If both ends switch
+//!   at once, `END` stands, and the receiver reads on up to there.
 
 mod frames;
 mod nic;
@@ -82,7 +88,8 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Memory and a queue pair for a connection; nobody knows of them yet. Ended by `Shared::unmap`.
+    /// Memory and a queue pair for a connection; nobody knows of them yet. Ended by
+    /// `Shared::unmap`.
     pub(crate) fn create(
         means: &Means,
         end: usize,
@@ -128,7 +135,8 @@ impl Remote {
         self.wire.card()
     }
 
-    /// Whether the peer's memory can be written. The accepting end, which is the last to know the other's card, waits for a word.
+    /// Whether the peer's memory can be written. The accepting end, which is the last to know the
+    /// other's card, waits for a word.
     fn may_write(&self) -> bool {
         self.connected && !self.broken && (self.end == 0 || self.received[BACK] != 0) && !self.wire.is_inherited()
     }
@@ -316,7 +324,8 @@ impl Remote {
         }
     }
 
-    /// Says what is new. With `patience_ns`, so long at most until the peer has all that was written.
+    /// Says what is new. With `patience_ns`, so long at most until the peer has all that was
+    /// written.
     pub(crate) fn publish(&mut self, shared: &SharedMemory, patience_ns: u64) {
         if !self.wire.is_inherited() {
             self.begin_to_publish(shared);
@@ -353,7 +362,8 @@ impl Remote {
         self.wire.has_room() || self.settle(STUCK_NS) || self.wire.has_room()
     }
 
-    /// Asks for a wake byte. The caller looks once more afterwards: what the peer had written before it could see the wake request is news then.
+    /// Asks for a wake byte. The caller looks once more afterwards: what the peer had written
+    /// before it could see the wake request is news then.
     pub(crate) fn request(&mut self, shared: &SharedMemory, request: u64) {
         let mine = shared.wake_word(self.end);
         if mine.load(Ordering::Relaxed) & request == request && self.requested & request == request {
@@ -411,8 +421,8 @@ impl Remote {
         bytes
     }
 
-    /// Before it is decided whether the peer needs a wake byte: says what there is, then brings in the wake request. The peer does it the other way
-    /// round, so one of the two is seen.
+    /// Before it is decided whether the peer needs a wake byte: says what there is, then brings in
+    /// the wake request. The peer does it the other way round, so one of the two is seen.
     pub(crate) fn look_for_requests(&mut self, shared: &SharedMemory) {
         if !self.wire.is_inherited() {
             self.speak(shared);
@@ -437,8 +447,9 @@ impl Remote {
         self.into.read(ring, (tail, waiting), to, look)
     }
 
-    /// Says how the sending direction ends: `AGAIN`, what the peer has not taken is sent again through the kernel; `END` and more, it is
-    /// read from the ring up to there. With `rings`, returns whether one more wake byte is to be sent, the last.
+    /// Says how the sending direction ends: `AGAIN`, what the peer has not taken is sent again
+    /// through the kernel; `END` and more, it is read from the ring up to there. With `rings`,
+    /// returns whether one more wake byte is to be sent, the last.
     pub(crate) fn end(&mut self, shared: &SharedMemory, fate: u64, rings: bool) -> bool {
         if self.fate_out != 0 {
             return false;
@@ -519,7 +530,8 @@ pub(crate) unsafe fn destroy(shared: &SharedMemory, remote: NonNull<Remote>) {
     let _ = unsafe { rustix::mm::munmap(shared.base().as_ptr().cast(), MAPPED) };
 }
 
-/// The words that the rest of the library sees; then what the peer writes, then what it may read, each a page and a ring.
+/// The words that the rest of the library sees; then what the peer writes, then what it may read,
+/// each a page and a ring.
 const INCOMING: usize = PAGE;
 const OUTGOING: usize = INCOMING + PAGE + RING as usize;
 const MAPPED: usize = OUTGOING + PAGE + RING as usize;

@@ -1,5 +1,5 @@
-//! Adaptive replacement (Megiddo and Modha, FAST 2003): blocks seen once and blocks seen again, each with
-//! a memory of those that have left, whose returns move the border between the two.
+//! Adaptive replacement (Megiddo and Modha, FAST 2003): blocks seen once and blocks seen again,
+//! each with a memory of those that have left, whose returns move the border between the two.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;
@@ -23,7 +23,8 @@ impl Arc {
         Arc { blocks, target: 0.0, queues: Queues::new(4) }
     }
 
-    /// Takes a block out and remembers it. `favours_again`: the block that comes was seen again before.
+    /// Takes a block out and remembers it. `favours_again`: the block that comes was seen again
+    /// before.
     fn replace(&mut self, favours_again: bool, may_go: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
         let once = self.queues.len(ONCE);
         let over = once as f64 - self.target;

@@ -1,9 +1,9 @@
 //! A cache of blocks over a device (vi-attached-storage §2.1, §2.2).
 //!
-//! A READ takes what is there from memory; a block that is not is read once, however many ask for it
-//! meanwhile. Writes go through: they end when the device below has ended them, and the cache has
-//! their bytes from then on. A block in memory never changes: a write puts another one in its place, so
-//! whoever still reads the old one reads it whole.
+//! A READ takes what is there from memory; a block that is not is read once, however many ask for
+//! it meanwhile. Writes go through: they end when the device below has ended them, and the cache
+//! has their bytes from then on. A block in memory never changes: a write puts another one in its
+//! place, so whoever still reads the old one reads it whole.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -154,8 +154,8 @@ impl<D: Device> Cache<D> {
         CacheStatistics { bytes, blocks: self.blocks.len() as u64, ..self.statistics }
     }
 
-    /// From now on it may hold as many bytes of blocks as this. It begins empty again, unless that is what it may
-    /// hold already.
+    /// From now on it may hold as many bytes of blocks as this. It begins empty again, unless that
+    /// is what it may hold already.
     pub fn resize(&mut self, bytes: u64) {
         let blocks_max = blocks_of(bytes, self.block);
         if blocks_max == self.blocks_max {
@@ -177,9 +177,11 @@ impl<D: Device> Cache<D> {
         }
     }
 
-    /// Bytes as they lie in memory, to be sent from there, in as many parts as blocks; none where not all are there, where
-    /// there are more than `parts_max`, where some are being written, or where their blocks are far more than they: who takes no
-    /// answers keeps those. It counts as a READ.
+    /// Bytes as they lie in memory, to be sent from there, in as many parts as blocks. It counts as
+    /// a READ.
+    ///
+    /// None where not all are there, some are being written, or there are more than `parts_max`.
+    /// None, too, where their blocks are far larger: a client that takes no answers holds blocks.
     pub fn lookup(&mut self, at: u64, length: usize, parts_max: usize) -> Option<Vec<Bytes>> {
         let bytes = length as u64;
         if length == 0 || at.checked_add(bytes).is_none_or(|end| end > self.geometry.bytes) {

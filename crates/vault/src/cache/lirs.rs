@@ -1,5 +1,5 @@
-//! Low inter-reference recency set (Jiang and Zhang, SIGMETRICS 2002): blocks whose last two accesses
-//! lay close together stay; others have a hundredth of the cache.
+//! Low inter-reference recency set (Jiang and Zhang, SIGMETRICS 2002): blocks whose last two
+//! accesses lay close together stay; others have a hundredth of the cache.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;
@@ -30,7 +30,7 @@ pub(super) struct Lirs {
     gone: Queues<()>,
 }
 
-/// Numbers in the stack, for each block of the cache; the authors found more to be of little use.
+/// Numbers in the stack at most, for each block of the cache: scans would grow it without end.
 const STACKED: usize = 2;
 
 impl Lirs {

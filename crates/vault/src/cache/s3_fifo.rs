@@ -1,5 +1,5 @@
-//! Three first-in first-out queues (Yang et al., SOSP 2023): most blocks come once, and leave by a small
-//! queue; those that came again there, or are remembered, get into the main one.
+//! Three first-in first-out queues (Yang et al., SOSP 2023): most blocks come once, and leave by a
+//! small queue; those that came again there, or are remembered, get into the main one.
 
 use super::policy::{Access, Policy};
 use super::queues::Queues;
@@ -84,7 +84,7 @@ impl Policy for S3Fifo {
                 return Access::PASSED;
             }
         }
-        // While there is room, main takes what the small queue cannot, as in its authors' code.
+        // While there is room, main takes what the small queue cannot.
         let to_main = known || has_room && self.queues.len(SMALL) >= self.small_max;
         self.queues.push(if to_main { MAIN } else { SMALL }, block, 0);
         Access::miss(evicted)

@@ -1,8 +1,10 @@
-//! What is written down of a volume's files: two halves, of which one holds, each a snapshot and the changes since.
+//! What is written down of a volume's files: two halves, of which one holds, each a snapshot and
+//! the changes since.
 //!
-//! A half's header is written last, when its snapshot is on stable storage, and says a higher generation than the other's. A
-//! change is one sector, which is old or new as a whole; it names the half's generation and its own number there, so what lies
-//! there from an earlier time is no change of this one.
+//! A half's header is written last, when its snapshot is on stable storage, and says a higher
+//! generation than the other's. A change is one sector, which is old or new as a whole. It names
+//! the half's generation and its own number there: what lies there from an earlier time is no
+//! change of this one.
 //!
 //! | at | bytes | header | change |
 //! |---|---|---|---|
@@ -15,8 +17,9 @@
 //! | 40 | 8 | zero | number of the chunk in the file, and where it lies |
 //! | 60 | 4 | crc32c of what is before | the same |
 //!
-//! A snapshot has for each file its id and its count of runs (u32 each), token and size (u64 each), and for each run its first
-//! chunk in the file, where it lies, and how many (u32 each). All is little-endian.
+//! A snapshot has for each file its id and its count of runs (u32 each), token and size (u64 each).
+//! For each run it has the first chunk in the file, where that lies, and how many there are (u32
+//! each). All is little-endian.
 
 use overside_volume::files::{FILE_BYTES_MAX, IDS, PIECE_BYTES, Preset};
 

@@ -1,16 +1,17 @@
 //! Files on a volume: which file has which bytes, journalled, one truth for all processes.
 //!
-//! [`Files`] lies over a volume's device and takes the requests of `overside_volume::files`: places name a file and a byte of
-//! it. What reads, or writes over what is there, goes through to where it lies. What makes a file longer, or changes it
-//! otherwise, is carried out one after the other:
+//! [`Files`] lies over a volume's device and takes the requests of `overside_volume::files`: places
+//! name a file and a byte of it. What reads, or writes over what is there, goes through to where it
+//! lies. What makes a file longer, or changes it otherwise, is carried out one after the other:
 //!
 //! 1. what becomes visible and is not written is zeroed;
 //! 2. the bytes are written;
 //! 3. then the journal says so, on stable storage, and the request ends.
 //!
-//! A crash in the middle leaves the file as it was: what the journal does not name is free. Bytes of a chunk past its file's end
-//! may be anything, and are never read. What is given back is not used again before all that reads or writes it has ended.
-//! WRITEs of the same bytes are carried out in the order in which they came, whoever sent them.
+//! A crash in the middle leaves the file as it was: what the journal does not name is free. Bytes
+//! of a chunk past its file's end may be anything, and are never read. What is given back is not
+//! used again before all that reads or writes it has ended. WRITEs of the same bytes are carried
+//! out in the order in which they came, whichever client sent them.
 //!
 //! - `table`: the truth in memory. `journal`: the same on the volume.
 
@@ -288,7 +289,8 @@ impl<D: Device> Files<D> {
         }
     }
 
-    /// What is to be done for a change, and what the table becomes by it; nothing where all is so already.
+    /// What is to be done for a change, and what the table becomes by it; nothing where all is so
+    /// already.
     fn plan(&self, request: &Request) -> Result<(VecDeque<Step>, Option<Change>), DeviceError> {
         let mut steps = VecDeque::new();
         let change = match command_of(&request.work) {
@@ -338,7 +340,8 @@ impl<D: Device> Files<D> {
         })
     }
 
-    /// Zeroes what lies in the chunk of byte `from` and not behind `to`. Whether there was anything.
+    /// Zeroes what lies in the chunk of byte `from` and not behind `to`. Whether there was
+    /// anything.
     fn zero(&self, id: u32, from: u64, to: u64, steps: &mut VecDeque<Step>) -> bool {
         let chunk = self.table.file(id).and_then(|file| file.chunks.get(&((from / PIECE_BYTES) as u32)).copied());
         let Some(chunk) = chunk else { return false };
@@ -507,7 +510,8 @@ impl<D: Device> Files<D> {
         self.done.push(Completion { tag: passed.tag, work, result });
     }
 
-    /// A change that gives chunks back waits for what is under way, and what comes now waits for it.
+    /// A change that gives chunks back waits for what is under way, and what comes now waits for
+    /// it.
     fn is_closed(&self) -> bool {
         let first = self.current.as_ref().map(|current| &current.request).or(self.changes.front());
         first.is_some_and(|request| self.gives_back(request))
@@ -622,7 +626,8 @@ pub fn seeds_files() -> Vec<Vec<u8>> {
     journal::seeds()
 }
 
-/// Reads a half of a journal. What it says must be said again by a snapshot of it. Whether it says anything sound.
+/// Reads a half of a journal. What it says must be said again by a snapshot of it. Whether it says
+/// anything sound.
 #[doc(hidden)]
 pub fn fuzz_files(input: &[u8]) -> bool {
     journal::fuzz(input)

@@ -109,7 +109,8 @@ impl Table {
         self.used.get(behind as usize).is_some_and(|used| !used).then_some(behind)
     }
 
-    /// A chunk that is free: behind the last that was taken, if it can be. A neighbour of what the file has is read with it.
+    /// A chunk that is free: behind the last that was taken, if it can be. A neighbour of what the
+    /// file has is read with it.
     fn free_chunk(&self) -> Option<u32> {
         let next = self.next_chunk as usize;
         let (before, behind) = self.used.split_at_checked(next)?;

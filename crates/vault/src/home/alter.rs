@@ -1,7 +1,7 @@
 //! Volumes that nobody serves become larger, or get another member.
 //!
-//! A volume grows in two steps: what is written down says that it does, and to which length; then its members do. Whoever
-//! opens it in between finishes that first.
+//! A volume grows in two steps: what is written down says that it does, and to which length; then
+//! its members do. Whoever opens it in between finishes that first.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -62,13 +62,20 @@ impl Home {
         self.grow(name, &grows, clock)
     }
 
-    /// Puts another member in the place of one, of a volume that may lose one and that nobody serves. The
-    /// next node that serves it brings the new one up to date. What the old one is called. What is
-    /// killed in the middle leaves a new member that the next one takes away.
+    /// Puts another member in the place of one, of a volume that may lose one and that nobody
+    /// serves. The next node that serves it brings the new one up to date. What the old one is
+    /// called. What is killed in the middle leaves a new member that the next one takes away.
     ///
     /// # Errors
-    /// It is open elsewhere, has no such member, cannot do without it, or the new one cannot be made.
-    pub fn replace(&self, name: &str, old: &str, new: &MemberSpec, clock: &Arc<dyn Clock>) -> Result<MemberSpec, HomeError> {
+    /// It is open elsewhere, has no such member, cannot do without it, or the new one cannot be
+    /// made.
+    pub fn replace(
+        &self,
+        name: &str,
+        old: &str,
+        new: &MemberSpec,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<MemberSpec, HomeError> {
         let refused = |why: String| HomeError::Refused { name: name.to_owned(), why };
         let description = self.ready(name, clock)?;
         let members: Vec<String> = description.members.iter().map(|(spec, _)| spec.to_string()).collect();

@@ -13,8 +13,8 @@ pub enum MemberSpec {
     File(PathBuf),
     /// Memory of the node, which ends with it: of so many bytes, or of as many as are needed.
     Memory(Option<u64>),
-    /// A file that forgets as a disk with a cache does: whenever it is opened, the seed says what is lost of the
-    /// writes that no flush covered.
+    /// A file that forgets as a disk with a cache does: whenever it is opened, the seed says what
+    /// is lost of the writes that no flush covered.
     Volatile {
         /// Of what is lost.
         seed: u64,

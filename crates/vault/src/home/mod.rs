@@ -1,4 +1,5 @@
-//! Where a node's volumes are written down: a folder with a file for each, and superblocks on members.
+//! Where a node's volumes are written down: a folder with a file for each, and superblocks on
+//! members.
 
 mod alter;
 mod assemble;
@@ -198,8 +199,9 @@ impl Home {
         Ok(names)
     }
 
-    /// Makes a volume: its members first, each whole under its name, then the file that says that there is one.
-    /// What fails in the middle leaves nothing; what is killed there leaves members that the next one takes away.
+    /// Makes a volume: its members first, each whole under its name, then the file that says that
+    /// there is one. What fails in the middle leaves nothing; what is killed there leaves members
+    /// that the next one takes away.
     ///
     /// # Errors
     /// The name or a member is taken, the members make no volume, or a disk is full.

@@ -66,7 +66,8 @@ pub(super) struct Others {
     /// How many must stay.
     needed: usize,
     health: OnceLock<Health>,
-    /// Those that have gone, as bits. A member that an array does not know to be stale yet is among them.
+    /// Those that have gone, as bits. A member that an array does not know to be stale yet is among
+    /// them.
     gone: Mutex<u64>,
 }
 
@@ -131,8 +132,8 @@ pub(super) fn hold(
     }
 }
 
-/// A member on another node, which must be there; or, where there are others, why it is not. Then it is attached as soon
-/// as its node is back.
+/// A member on another node, which must be there; or, where there are others, why it is not. Then
+/// it is attached as soon as its node is back.
 pub(super) fn open(
     (remote, bytes): (&RemoteVolume, u64),
     description: &Description,
@@ -165,8 +166,8 @@ pub(super) fn open(
     Ok((member.map_err(|error| wrong(error.to_string()))?, missing))
 }
 
-/// Attaches it for writing, once it is known to be this volume's. Whoever writes it then is an earlier life of this
-/// node, or one that serves a copy of the home folder, and is fenced off.
+/// Attaches it for writing, once it is known to be this volume's. Whoever writes it then is an
+/// earlier life of this node, or one that serves a copy of the home folder, and is fenced off.
 fn attach(
     reach: &dyn Reach,
     remote: &RemoteVolume,

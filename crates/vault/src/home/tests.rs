@@ -305,7 +305,9 @@ fn what_a_crash_left_of_a_member_that_is_gone_is_named_until_it_is_back_or_writt
             "it is made anew" => {
                 assert_eq!(home.repair("pg", &clock(), |_, _| {}).unwrap(), std::slice::from_ref(&member));
             }
-            _ => drop(home.replace("pg", &member.display().to_string(), &MemberSpec::File(new.clone()), &clock()).unwrap()),
+            _ => drop(
+                home.replace("pg", &member.display().to_string(), &MemberSpec::File(new.clone()), &clock()).unwrap(),
+            ),
         }
         let mut opened = home.open_volume("pg", &clock()).unwrap();
         until_current(&mut opened);
@@ -482,7 +484,8 @@ fn another_member_takes_the_place_of_one_that_is_gone_or_there() {
     assert!(refused.to_string().contains("cannot do without"), "{refused}");
 }
 
-/// A creation is killed between its members and the file that says that there is a volume, or just behind that.
+/// A creation is killed between its members and the file that says that there is a volume, or just
+/// behind that.
 #[test]
 fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
@@ -527,7 +530,8 @@ fn what_a_killed_creation_leaves_is_taken_away_by_the_next() {
     assert_eq!(home.list().unwrap(), ["other", "pg"]);
 }
 
-/// A replacement is killed between the new member and the file that says that there is one, or just behind that.
+/// A replacement is killed between the new member and the file that says that there is one, or just
+/// behind that.
 #[test]
 fn what_a_killed_replacement_leaves_is_taken_away_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
@@ -609,7 +613,8 @@ fn of_two_replacements_at_once_the_second_is_refused_and_the_first_stays() {
         }
     }));
     let slow = home.clone().reaching(Arc::new(meanwhile));
-    let refused = slow.replace("pg", second.to_str().unwrap(), &MemberSpec::File(fourth.clone()), &clock()).unwrap_err();
+    let refused =
+        slow.replace("pg", second.to_str().unwrap(), &MemberSpec::File(fourth.clone()), &clock()).unwrap_err();
     assert!(refused.to_string().contains("has been changed meanwhile"), "{refused}");
     let places = |home: &Home| {
         let description = home.description("pg").unwrap();

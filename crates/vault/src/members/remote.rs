@@ -14,8 +14,8 @@ use overside_volume::{Completion, Device, DeviceError, Geometry, Request, SECTOR
 
 use crate::server::lock;
 
-/// A volume that is attached on a thread of its own: connecting may wait for a peer, and a device may not. Where it cannot
-/// be attached, requests fail and it is tried again.
+/// A volume that is attached on a thread of its own: connecting may wait for a peer, and a device
+/// may not. Where it cannot be attached, requests fail and it is tried again.
 pub struct RemoteMember {
     geometry: Geometry,
     /// Place in the volume of the member's first byte.
@@ -50,7 +50,8 @@ struct State {
 }
 
 impl RemoteMember {
-    /// So many bytes of the volume from `start` on. Where it is not attached yet, `attach` is called until it is.
+    /// So many bytes of the volume from `start` on. Where it is not attached yet, `attach` is
+    /// called until it is.
     ///
     /// # Errors
     /// When the system has no descriptor or no thread for it.

@@ -54,8 +54,9 @@ impl Attachment {
         }
     }
 
-    /// Whether a write is on stable storage when it is acknowledged. Of a group's sessions each one is: a client that kept what it
-    /// wrote would write it again, after a loss of power, over what another of them wrote there since.
+    /// Whether a write is on stable storage when it is acknowledged. Of a group's sessions each one
+    /// is: a client that kept what it wrote would write it again, after a loss of power, over what
+    /// another of them wrote there since.
     pub(super) fn is_through(&self) -> bool {
         let is_one_of_several = self.group != 0 && !overside_disk::mutant("volume-group-writes-back");
         self.volume.writes == Writes::Through || is_one_of_several

@@ -20,15 +20,17 @@
 //!    number, lowest unacknowledged number, LBA, length.
 //! 2. A worker of the node checks bounds and hands the request to the volume's device. What is in
 //!    the cache ends at once; anything else when the disk has ended it.
-//! 3. The node sends a header of 64 bytes and the block from where it lies. The receiver copies once.
+//! 3. The node sends a header of 64 bytes and the block from where it lies. The receiver copies
+//!    once.
 //!
 //! # One WRITE
 //!
 //! 1. The bytes ride behind the 64 bytes of the request, in the same message. Or the message names
-//!    memory of the client's: the worker READs the bytes from there, and only then has the request come.
+//!    memory of the client's: the worker READs the bytes from there, and only then has the request
+//!    come.
 //! 2. The node writes them from a buffer of its own, and answers when the policy says so.
-//! 3. The node remembers the outcome until the client says that it has the answer. A request that is
-//!    replayed after a reconnect is answered from that memory.
+//! 3. The node remembers the outcome until the client says that it has the answer. A request that
+//!    is replayed after a reconnect is answered from that memory.
 
 mod access;
 mod attachment;
@@ -164,8 +166,8 @@ struct Serving {
     since: Instant,
 }
 
-/// A node that is being served. Dropping it ends that: what is under way is completed, what was written is
-/// brought to stable storage, and the node has no volume any more.
+/// A node that is being served. Dropping it ends that: what is under way is completed, what was
+/// written is brought to stable storage, and the node has no volume any more.
 #[derive(Debug)]
 pub struct Served {
     node: Arc<Node>,
@@ -245,7 +247,8 @@ impl Node {
     /// Adds a volume, before the node is served or while it is.
     ///
     /// # Errors
-    /// When the system has no descriptor or no thread for it, or the cache's blocks are smaller than the device's units.
+    /// When the system has no descriptor or no thread for it, or the cache's blocks are smaller
+    /// than the device's units.
     pub fn add(self: &Arc<Self>, name: &str, device: Box<dyn Device>) -> Result<(), VerbsError> {
         self.add_described(name, device, About::default(), None)
     }
@@ -352,7 +355,8 @@ impl Node {
     /// A volume as a device of this process. It is a client as those are that connect.
     ///
     /// # Errors
-    /// There is no such volume, another client writes it, or the node has no room for one more client.
+    /// There is no such volume, another client writes it, or the node has no room for one more
+    /// client.
     pub fn door(self: &Arc<Self>, name: &str, role: Role) -> Result<Door, NoDoor> {
         let now = self.clock.now();
         // It ends with the node, and never comes again.

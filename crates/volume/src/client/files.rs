@@ -12,8 +12,9 @@ use crate::device::{Completion, Device, DeviceError, Request, Work};
 use crate::files::{About, Attributes, Command, ENTRY_BYTES, FILE_BYTES_MAX, IDS, PIECE_BYTES, entry, place};
 use crate::wait::Waiter;
 
-/// Files on a volume, over a session of this caller's own. Calls wait: for the disk, and for a node that is away. Once each kind
-/// of call was made, they allocate nothing: the caller may be a program's `read` within its own allocator.
+/// Files on a volume, over a session of this caller's own. Calls wait: for the disk, and for a node
+/// that is away. Once each kind of call was made, they allocate nothing: the caller may be a
+/// program's `read` within its own allocator.
 #[derive(Debug)]
 pub struct Files {
     /// Requests are no longer than a piece, so it need not cut them.
@@ -136,7 +137,8 @@ impl Files {
         Ok(read)
     }
 
-    /// The same of no more than is asked for at once, and whether the file ends there. Its length is asked for in the same breath.
+    /// The same of no more than is asked for at once, and whether the file ends there. Its length
+    /// is asked for in the same breath.
     fn read_some(&mut self, (id, token): (u32, u64), at: u64, into: &mut [u8]) -> Result<(usize, bool), DeviceError> {
         if id == 0 || id >= IDS {
             return Err(DeviceError::Invalid);

@@ -71,8 +71,8 @@ impl LinkHandle {
         self.0.is_refused.store(true, Ordering::Relaxed);
     }
 
-    /// Polls `device`, under which the link lies, until the node knows that the session is over, at most
-    /// for `patience`. What is in flight ends first. A writer's place is free then.
+    /// Polls `device`, under which the link lies, until the node knows that the session is over, at
+    /// most for `patience`. What is in flight ends first. A writer's place is free then.
     pub fn close(&self, device: &mut dyn Device, clock: &dyn Clock, patience: Duration) {
         self.0.leaves.store(true, Ordering::Relaxed);
         let (until, mut ended) = (clock.now() + patience, Vec::new());

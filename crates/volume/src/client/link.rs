@@ -30,8 +30,8 @@ use crate::files::PIECE_BYTES;
 use crate::overlaps::Overlaps;
 use crate::wire::{Operation, RequestHeader};
 
-/// A volume of a node. Requests are no longer than the node takes: [`Link::attach`] gives a device that
-/// cuts longer ones.
+/// A volume of a node. Requests are no longer than the node takes: [`Link::attach`] gives a device
+/// that cuts longer ones.
 #[derive(Debug)]
 pub struct Link {
     provider: Arc<dyn Provider>,

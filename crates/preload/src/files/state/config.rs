@@ -1,4 +1,5 @@
-//! Which volume the program's files lie on, as the environment says it, and how its node is reached.
+//! Which volume the program's files lie on, as the environment says it, and how its node is
+//! reached.
 
 use std::ffi::{OsStr, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -31,7 +32,8 @@ pub(super) struct VolumeConfig {
 pub(super) enum Over {
     /// On this host.
     Memory,
-    /// By an RDMA device, the first with an active port where none is named, and the key in that file.
+    /// By an RDMA device, the first with an active port where none is named, and the key in that
+    /// file.
     Device { device: Option<String>, key_file: Option<PathBuf> },
 }
 
@@ -65,8 +67,8 @@ impl VolumeConfig {
 }
 
 impl Over {
-    /// A provider of this process's own: what a parent has opened is not its child's. The key is read each time, so that no program
-    /// finds it in its environment.
+    /// A provider of this process's own: what a parent has opened is not its child's. The key is
+    /// read each time, so that no program finds it in its environment.
     pub(super) fn provider(&self) -> Result<Arc<dyn Provider>, c_int> {
         let Over::Device { device, key_file } = self else {
             return Ok(ShmProvider::new().map_err(|_| libc::ENOMEM)?);

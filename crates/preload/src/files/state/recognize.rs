@@ -66,7 +66,8 @@ impl State {
         Ok(if read == BYTES { Name::parse(&text) } else { None })
     }
 
-    /// What is there under a name that is about to go, open, unless this process has it open itself: then its close looks.
+    /// What is there under a name that is about to go, open, unless this process has it open
+    /// itself: then its close looks.
     pub(in crate::files) fn hold_named(&self, folder: c_int, path: &CStr) -> Option<(Name, OwnedFd)> {
         let folder = borrowed_folder(folder);
         let stat = rustix::fs::statat(folder, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;

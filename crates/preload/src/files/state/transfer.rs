@@ -109,8 +109,9 @@ impl State {
         Ok(())
     }
 
-    /// Appends alone among those who append to a file through descriptors of their own. A lock on the placeholder would meet the
-    /// program's, which may be on all of it. So it is a byte of a file that all processes have, and that no program locks.
+    /// Appends alone among those who append to a file through descriptors of their own. A lock on
+    /// the placeholder would meet the program's, which may be on all of it. So it is a byte of a
+    /// file that all processes have, and that no program locks.
     pub(in crate::files) fn append<T>(
         &mut self,
         entry: u32,

@@ -1,4 +1,5 @@
-//! What an NBD client and its server say to each other, as bytes: newstyle, big-endian. Pure and total.
+//! What an NBD client and its server say to each other, as bytes: newstyle, big-endian. Pure and
+//! total.
 
 use overside_volume::{DeviceError, Geometry};
 
@@ -302,7 +303,8 @@ impl NbdRequest {
         self.flags & NO_HOLE != 0
     }
 
-    /// Whether an export of this geometry can carry it out; `allocation`: the client chose that context.
+    /// Whether an export of this geometry can carry it out; `allocation`: the client chose that
+    /// context.
     pub(super) fn check(self, geometry: Geometry, allocation: bool) -> Result<(), Failure> {
         use Command::{BlockStatus, Disconnect, Flush, Read, Trim, Write, WriteZeroes};
         let command = self.command.ok_or(Failure::Invalid)?;

@@ -63,7 +63,8 @@ impl Link {
         }
     }
 
-    /// Requests end, and the session stays. What is kept, and written again, is the node's once it is back.
+    /// Requests end, and the session stays. What is kept, and written again, is the node's once it
+    /// is back.
     fn give_up(&mut self) {
         self.gave_up = true;
         let numbers: Vec<u64> = self.pending.keys().copied().collect();

@@ -20,7 +20,8 @@ pub struct LinkOptions {
     pub deadline: Duration,
     /// How long I/O waits for a node that is away; for ever where there is none.
     pub give_up: Option<Duration>,
-    /// Giving up ends requests alone: once the node is back, the session goes on with those that come then.
+    /// Giving up ends requests alone: once the node is back, the session goes on with those that
+    /// come then.
     pub returns: bool,
     /// Who is asked before it gives up, where it [returns](Self::returns).
     pub spare: Option<Arc<dyn Spare>>,
@@ -37,15 +38,17 @@ pub struct LinkOptions {
     pub key: Option<Key>,
     /// It is for a volume that keeps files: places are those of [`files`](crate::files).
     pub files: bool,
-    /// Sessions that write one volume together have the same number, drawn by chance; 0: it writes alone. So that threads write
-    /// without a lock between them, each attaches for itself. A group's writes are on stable storage when they end.
+    /// Sessions that write one volume together have the same number, drawn by chance; 0: it writes
+    /// alone. So that threads write without a lock between them, each attaches for itself. A
+    /// group's writes are on stable storage when they end.
     pub group: u64,
-    /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At half of it the link flushes.
+    /// Bytes that are kept at most of what a node has acknowledged and no FLUSH has covered. At
+    /// half of it the link flushes.
     pub kept_bytes_max: u64,
-    /// The node reads what a WRITE writes from the caller's memory, which is registered for that: where it can be, where the
-    /// provider reads it by itself, and where that costs less. Without it all is copied.
-    /// It can read all of the segment that a WRITE's bytes lie in, and over shared memory keeps what it mapped: None where a
-    /// node is not to be trusted with that.
+    /// The node reads what a WRITE writes from the caller's memory, which is registered for that:
+    /// where it can be, where the provider reads it by itself, and where that costs less. Without
+    /// it all is copied. It can read all of the segment that a WRITE's bytes lie in, and over
+    /// shared memory keeps what it mapped: None where a node is not to be trusted with that.
     pub registration: Option<Registration>,
     /// What things cost over the provider; its own word where it is none.
     pub prices: Option<Profile>,

@@ -68,7 +68,8 @@ impl Link {
         }
     }
 
-    /// The node's answer to the greeting, if it is there. Where it asks for a proof it gets one, and answers again.
+    /// The node's answer to the greeting, if it is there. Where it asks for a proof it gets one,
+    /// and answers again.
     pub(super) fn greeted(&mut self) -> Result<Option<Welcome>, LinkError> {
         let Some(connection) = &mut self.connection else { return Err(VerbsError::Closed.into()) };
         connection.post()?;

@@ -1,5 +1,5 @@
-//! System calls of processes, by `perf stat`: it counts them in the kernel and stops nobody, so that who polls and who sleeps
-//! is as it is without it.
+//! System calls of processes, by `perf stat`: it counts them in the kernel and stops nobody, so
+//! that who polls and who sleeps is as it is without it.
 
 use crate::{figures::oltp::place::program_at, process::Process};
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,8 @@ use std::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Calls {
     pub(super) all: u64,
-    /// Of them, to sleep until another thread says so, or to say so: what a lock does that somebody else holds, too.
+    /// Of them, to sleep until another thread says so, or to say so: what a lock does that somebody
+    /// else holds, too.
     pub(super) futexes: u64,
 }
 
@@ -118,8 +119,8 @@ mod tests {
         assert_eq!(Calls::parse("event syntax error"), None);
     }
 
-    /// Where there is a perf that may count, it counts what is called meanwhile, and nothing that is called before. Other
-    /// tests call things in this process, too.
+    /// Where there is a perf that may count, it counts what is called meanwhile, and nothing that
+    /// is called before. Other tests call things in this process, too.
     #[test]
     fn what_is_called_meanwhile_is_counted() {
         let called = |times| (0..times).for_each(|_| _ = getppid());
