@@ -8,7 +8,7 @@ use harness::ReferenceHarness;
 use overside_conformance::declared::{BUFFERS, Delivery, REQUEST_BYTES, dealt, messages};
 use overside_planner::{Force, Method, Terms};
 use overside_reference::World;
-use overside_shape::{Bitmap, Column, Order, Run, Shape};
+use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
 use overside_transfer::{Balance, SharedTerms, Sharing};
 
 fn some_delivery(destinations: usize) -> Option<Delivery> {
@@ -109,6 +109,15 @@ fn what_breaks_the_rules_of_a_shared_send_is_refused_and_nothing_is_sent() {
     let fewer = Arc::new(Shape::strided(2, 8, 49, &[Run::new(0, 1)]).unwrap());
     let uneven = refused(&mut delivery, &[good[0].clone(), fewer]);
     assert!(uneven.contains("destination 1 has 49 elements, destination 0 has 50"), "{uneven}");
+    // Column after column, of two columns and of three: what counts are elements of each region, not messages of all.
+    let columns = |first: u64, columns: u64, rows: u64| {
+        let column = |at: u64| Shape::strided(1024 * (first + at), 8, rows, &[Run::new(0, 4)]).unwrap();
+        Arc::new(Shape::set((0..columns).map(column).collect(), Mask::Periods).unwrap())
+    };
+    let unlike = refused(&mut delivery, &[columns(0, 2, 60), columns(2, 3, 40)]);
+    assert!(unlike.contains("destination 1 has 40 elements, destination 0 has 60"), "{unlike}");
+    let alike = [columns(0, 2, 60), columns(2, 3, 60)];
+    delivery.send_shared(&alike, &SharedTerms::default()).unwrap();
     let outside = Arc::new(Shape::strided(MEMORY_BYTES as u64 - 300, 8, 50, &[Run::new(0, 4)]).unwrap());
     let outside = refused(&mut delivery, &[good[0].clone(), outside]);
     assert!(outside.starts_with("destination 1: bytes "), "{outside}");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use overside_memory::pack::{Dealer, Packer, RowBuffer};
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Capabilities, Planner, Terms, ViewPlan};
-use overside_shape::{Messages, OneTable, Overlap, Run, Shape, shared_byte};
+use overside_shape::{Messages, OneTable, Overlap, Run, Shape, ShapeKind, shared_byte};
 
 use overside_verbs::declared::Region;
 use overside_verbs::{CompletionQueue, QueuePair, VerbsError};
@@ -357,17 +357,25 @@ fn planned(
 
 fn regions(memory: &Arc<Buffer>, destinations: &[Destination], balance: Balance) -> Result<Vec<Region>, DeclareError> {
     let Some(first) = destinations.first() else { return Err(DeclareError::Nobody) };
-    let expected = first.shape.elements();
+    let expected = elements(&first.shape);
     let mut regions = Vec::with_capacity(destinations.len());
     for (index, to) in destinations.iter().enumerate() {
         let region = Region::new(memory, &to.shape);
         regions.push(region.map_err(|error| DeclareError::Escapes { field: format!("destination {index}"), error })?);
-        let elements = to.shape.elements();
+        let elements = elements(&to.shape);
         if balance == Balance::Equal && elements != expected {
             return Err(DeclareError::Elements { destination: index, elements, expected });
         }
     }
     Ok(regions)
+}
+
+/// Elements of each region: of a set all have as many, in whichever order it is sent.
+fn elements(shape: &Shape) -> u64 {
+    match shape.kind() {
+        ShapeKind::Set { regions, .. } => regions.first().map_or(0, Shape::elements),
+        _ => shape.elements(),
+    }
 }
 
 /// Whether no two destinations have a byte in common.
@@ -382,8 +390,8 @@ fn apart(destinations: &[Destination], sharing: Sharing) -> Result<bool, Declare
 /// Bytes between a shape's ends that a pass over it reads, column by column.
 fn touched(shape: &Shape) -> u64 {
     match shape.kind() {
-        overside_shape::ShapeKind::Set { regions, .. } => regions.iter().map(touched).sum(),
-        overside_shape::ShapeKind::Bitmapped { columns, rows } => {
+        ShapeKind::Set { regions, .. } => regions.iter().map(touched).sum(),
+        ShapeKind::Bitmapped { columns, rows } => {
             columns.iter().map(|column| column.stride.saturating_mul(rows.rows())).fold(0, u64::saturating_add)
         }
         _ => shape.end() - shape.start(),
