@@ -126,6 +126,9 @@ impl Policy for Mq {
         } else {
             let evicted = if self.len() >= self.blocks { self.evict(may_go) } else { None };
             if evicted.is_none() && self.len() >= self.blocks {
+                if remembered.is_some() {
+                    self.queues.push(OUT, block, note);
+                }
                 return Access::PASSED;
             }
             self.queues.push(Mq::queue(frequency), block, note);
@@ -168,7 +171,15 @@ mod tests {
             queue.remove(place).map(|(_, note)| note)
         }
 
-        fn access(&mut self, block: u64) -> Access {
+        /// The first of the lowest queue that has one which may go.
+        fn victim(&mut self, may_go: &dyn Fn(u64) -> bool) -> Option<(u64, Note)> {
+            self.queues.iter_mut().find_map(|queue| {
+                let place = queue.iter().position(|(block, _)| may_go(*block))?;
+                queue.remove(place)
+            })
+        }
+
+        fn access(&mut self, block: u64, may_go: &dyn Fn(u64) -> bool) -> Access {
             self.now += 1;
             let cached = self.queues.iter_mut().find_map(|queue| Naive::take(queue, block));
             let known = cached.or_else(|| Naive::take(&mut self.out, block));
@@ -176,22 +187,24 @@ mod tests {
                 self.life_time.see(self.now - note.last);
             }
             self.life_time.look();
+            let frequency = known.map_or(1, |note| note.frequency + 1);
+            let note = Note { frequency, expires: self.now + self.life_time.accesses, last: self.now };
             let mut evicted = None;
             let full = self.queues.iter().map(VecDeque::len).sum::<usize>() >= self.blocks;
             if cached.is_none() && full {
-                let lowest = self.queues.iter_mut().find(|queue| !queue.is_empty()).unwrap();
-                let victim = lowest.pop_front().unwrap();
+                let Some(victim) = self.victim(may_go) else {
+                    self.out.extend(known.map(|_| (block, note)));
+                    return Access::PASSED;
+                };
                 evicted = Some(victim.0);
                 self.out.push_back(victim);
-                if self.out.len() > REMEMBERED * self.blocks {
+                if self.out.len() > 4 * self.blocks {
                     self.out.pop_front();
                 }
             }
-            let frequency = known.map_or(1, |note| note.frequency + 1);
-            let queue = (frequency as f64).log2().floor().min(QUEUES as f64 - 1.0) as usize;
-            let expires = self.now + self.life_time.accesses;
-            self.queues[queue].push_back((block, Note { frequency, expires, last: self.now }));
-            for queue in 1..QUEUES {
+            let queue = (frequency as f64).log2().floor().min(7.0) as usize;
+            self.queues[queue].push_back((block, note));
+            for queue in 1..8 {
                 if self.queues[queue].front().is_some_and(|(_, note)| note.expires < self.now) {
                     let (block, mut note) = self.queues[queue].pop_front().unwrap();
                     note.expires = self.now + self.life_time.accesses;
@@ -206,21 +219,79 @@ mod tests {
         #[test]
         fn it_is_the_papers_access_by_access(
             blocks in 1usize..20,
-            accesses in proptest::collection::vec((0u64..12, 0u64..40), 1..1500),
+            accesses in proptest::collection::vec((0u64..12, 0u64..40, 0u64..16), 1..1500),
         ) {
-            let queues = vec![VecDeque::new(); QUEUES];
+            let queues = vec![VecDeque::new(); 8];
             let life_time = LifeTime::new(blocks);
             let mut naive = Naive { blocks, queues, out: VecDeque::new(), now: 0, life_time };
             let mut mq = Mq::new(blocks);
-            for (hot, cold) in accesses {
+            for (hot, cold, pins) in accesses {
                 // Few blocks often, many seldom.
                 let block = if hot < 6 { hot } else { 100 + cold };
-                prop_assert_eq!(mq.access(block, &mut |_| true), naive.access(block));
-                for queue in 0..QUEUES {
-                    prop_assert!(mq.queues.iter(queue).eq(naive.queues[queue].iter().map(|(block, _)| *block)));
+                if pins == 1 {
+                    mq.remove(block);
+                    naive.queues.iter_mut().for_each(|queue| _ = Naive::take(queue, block));
+                }
+                // Now and then none may go, or only some.
+                let may_go = |block: u64| pins > 3 || (pins > 0 && block % 4 >= pins);
+                prop_assert_eq!(mq.access(block, &mut |block| may_go(block)), naive.access(block, &may_go));
+                for (queue, blocks) in naive.queues.iter().chain([&naive.out]).enumerate() {
+                    prop_assert!(mq.queues.iter(queue).eq(blocks.iter().map(|(block, _)| *block)));
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_queue_is_the_logarithm_of_a_frequency_and_the_last_has_all_higher() {
+        for (times, queue) in [(1, 0), (2, 1), (3, 1), (4, 2), (7, 2), (8, 3), (127, 6), (128, 7), (300, 7)] {
+            // It knows of no lifetime yet, and the first one is of as many accesses as it has blocks.
+            let mut mq = Mq::new(1000);
+            (0..times).for_each(|_| _ = mq.access(1, &mut |_| true));
+            assert_eq!(mq.queues.queue_of(1), Some(queue), "{times}");
+        }
+    }
+
+    /// By hand: the power of two above the distance between two accesses to a block.
+    #[test]
+    fn a_block_keeps_its_queue_for_the_distance_that_is_seen_most() {
+        for (blocks, life) in [(4, 8), (10, 16), (40, 64)] {
+            let mut mq = Mq::new(64);
+            let mut access = |block| _ = mq.access(block, &mut |_| true);
+            // In turn: the first one comes 32 times.
+            (0..32 * blocks).for_each(|number| access(number % blocks));
+            let mut fresh = 1000..;
+            let mut queue_after = |accesses: u64| {
+                (0..accesses).for_each(|_| _ = mq.access(fresh.next().unwrap(), &mut |_| true));
+                mq.queues.queue_of(0)
+            };
+            assert_eq!(queue_after(life - (blocks - 1)), Some(5), "{blocks}: it came that long ago");
+            assert_eq!(queue_after(1), Some(4), "{blocks}");
+            assert_eq!(queue_after(life), Some(4), "{blocks}: it has another life in each queue");
+            assert_eq!(queue_after(1), Some(3), "{blocks}");
+        }
+    }
+
+    #[test]
+    fn who_is_evicted_has_its_frequency_again_while_four_times_the_blocks_have_not_followed() {
+        // Of eight blocks one came eight times, and goes because no other one may.
+        let evicted = || {
+            let mut mq = Mq::new(8);
+            (0..8).for_each(|_| _ = mq.access(1, &mut |_| true));
+            (100..107).for_each(|block| _ = mq.access(block, &mut |_| true));
+            assert_eq!(mq.access(107, &mut |block| block == 1), Access::miss(Some(1)));
+            mq
+        };
+        for (followed, queue) in [(0, 3), (4 * 8 - 1, 3), (4 * 8, 0)] {
+            let mut mq = evicted();
+            (0..followed).for_each(|block| assert!(mq.access(200 + block, &mut |_| true).evicted.is_some()));
+            assert!(!mq.access(1, &mut |_| true).hit);
+            assert_eq!(mq.queues.queue_of(1), Some(queue), "{followed}");
+        }
+        let mut mq = evicted();
+        assert_eq!(mq.access(1, &mut |_| false), Access::PASSED, "it returns while none may go");
+        mq.access(1, &mut |_| true);
+        assert_eq!(mq.queues.queue_of(1), Some(3), "and loses nothing by that");
     }
 
     #[test]
