@@ -116,6 +116,7 @@ mod tests {
         let mut buffer = pool.take().unwrap();
         buffer[0] = 5;
         let view = pool.view(buffer, 10);
+        assert_eq!(view.fragments().len(), 1, "a descriptor of one entry");
         let part = pool.part(pool.take().unwrap(), 4000..4096);
         assert_eq!(part.bytes(), 96);
         drop(part);

@@ -43,9 +43,15 @@ pub enum Command {
         /// Bytes of each.
         bytes: u64,
     },
+    /// Say what was written to the first bytes of what was offered, and zero them.
+    Written {
+        /// So many.
+        bytes: u64,
+    },
 }
 
-/// What a receiver says: of a stretch, or (tokens) of what it offers.
+/// What a receiver says: of a stretch, (tokens) of what it offers, or (digest) of what was written
+/// there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Payload received.
@@ -73,6 +79,7 @@ impl Command {
             Command::Receive => [1, 0],
             Command::Check => [2, 0],
             Command::Offer { bytes } => [3, bytes],
+            Command::Written { bytes } => [5, bytes],
         }
     }
 
@@ -86,6 +93,7 @@ impl Command {
             1 => Command::Receive,
             2 => Command::Check,
             3 => Command::Offer { bytes: of },
+            5 => Command::Written { bytes: of },
             _ => return Err(ErrorKind::InvalidData.into()),
         })
     }
@@ -138,6 +146,7 @@ pub(super) fn serve(rendezvous: Rendezvous) -> Result<()> {
                 receiver.connect(message_bytes as usize, crowded, stalled)?
             }
             Command::Offer { bytes } => receiver.offer(bytes as usize)?,
+            Command::Written { bytes } => receiver.written(bytes as usize)?,
             Command::Receive => receiver.receive(&mut line, None)?,
             Command::Check => receiver.receive(&mut line, Some(Digest::default()))?,
         };
@@ -251,6 +260,17 @@ impl Receiver {
         Ok(Answer { readable, writable, ..Answer::default() })
     }
 
+    fn written(&mut self, bytes: usize) -> Result<Answer> {
+        let offered = self.offered.as_ref().context("nothing was offered")?;
+        let Memory::Window(window) = &offered.writable.0 else { bail!("nothing can be written") };
+        let (mut found, mut digest) = (vec![0; bytes], Digest::default());
+        window.read(0, &mut found)?;
+        digest.message(&found);
+        found.fill(0);
+        window.write(0, &found)?;
+        Ok(Answer { digest: digest.value(), ..Answer::default() })
+    }
+
     /// Says that it is ready, then receives until the end.
     fn receive(&mut self, line: &mut UnixStream, mut digest: Option<Digest>) -> Result<Answer> {
         let (pair, receives) = self.connected.take().context("not connected")?;
@@ -355,7 +375,7 @@ mod tests {
         assert_eq!(Answer::read(&mut there).unwrap(), answer);
         let connect = |crowded, stalled| Command::Connect { message_bytes: 5, crowded, stalled };
         let connects = [(false, false), (true, false), (false, true), (true, true)].map(|(a, b)| connect(a, b));
-        let others = [Command::Receive, Command::Check, Command::Offer { bytes: 6 }];
+        let others = [Command::Receive, Command::Check, Command::Offer { bytes: 6 }, Command::Written { bytes: 7 }];
         for command in connects.into_iter().chain(others) {
             write_words(&mut here, &command.words()).unwrap();
             let mut bytes = [0; COMMAND_BYTES];

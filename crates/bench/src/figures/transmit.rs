@@ -454,6 +454,53 @@ const CHECKED: u64 = 40;
 mod tests {
     use super::*;
 
+    /// A point of copy-out of 128 B to one client, from one round.
+    fn point(x: u64, round: Sample) -> Point {
+        Point::of(series(TransmitWay::CopyOut, 128, 1), x, vec![round], &[1e9])
+    }
+
+    /// Work and polling for nothing are by the processor's clock. Of work the kernel's share is by
+    /// ticks, and copying as it was timed.
+    #[test]
+    fn where_a_senders_time_goes_adds_up() {
+        let mut figure = Figure::new("transmit", "shm", "");
+        let round = Sample { bytes: 1000, wall_ns: 1000, sender_ns: 900, sender_poll_ns: 300, ..Sample::default() };
+        figure.points.push(point(8192, round).with(PREPARING, 0.2));
+        let share = |record_bytes, user, system| KernelShare {
+            way: TransmitWay::CopyOut,
+            record_bytes,
+            clients: 1,
+            ticks: Split { user, system },
+        };
+        let rows = breakdown_rows(&figure, &[share(128, 2, 0), share(1024, 0, 9), share(128, 2, 2)], 1);
+        let [(name, shares)] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!(name, "copy-out 128 B");
+        let near = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
+        // A third of 0.9 in the kernel; of 0.6 of work that and copying leave a tenth.
+        assert!(shares.iter().zip([0.2, 0.1, 0.3, 0.3, 0.1]).all(near), "{shares:?}");
+    }
+
+    /// Of the chart of figure 5: ten times as far, or as much, is a step of one length
+    /// (to-copy §5.2 TC-M37).
+    #[test]
+    fn both_axes_of_cpu_per_byte_are_logarithmic() {
+        let mut figure = Figure::new("transmit", "shm", "");
+        for (x, sender_ns) in [(100, 10), (1000, 100), (10_000, 1000)] {
+            figure.points.push(point(x, Sample { bytes: 10, wall_ns: 10, sender_ns, ..Sample::default() }));
+        }
+        throughput_charts(&mut figure, 1, "one client");
+        let chart = figure.charts.iter().find(|(_, caption)| caption.contains("figure 5")).unwrap();
+        let places = |name: &str| -> Vec<f64> {
+            let dots = chart.0.split("<circle").skip(1);
+            dots.map(|dot| dot.split(&format!("{name}=\"")).nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+                .collect()
+        };
+        for at in [places("cx"), places("cy")] {
+            let [a, b, c] = at[..] else { panic!("{at:?}") };
+            assert!((b - a).abs() > 10.0 && (c - b - (b - a)).abs() < 0.3, "{at:?}");
+        }
+    }
+
     /// A figure that lacks what a rule asks says nothing of its claim, however short the run.
     #[test]
     fn quick_runs_too_have_the_sends_that_rules_ask_for() {

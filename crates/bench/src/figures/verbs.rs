@@ -153,10 +153,14 @@ fn one(
     Ok(())
 }
 
-/// The first requests, which warm caches as well. A SEND brings its records in their order, a READ
-/// what lies there. What a WRITE leaves in the window cannot be read back.
+/// The first requests, which warm caches as well. A SEND brings its records in their order, a WRITE
+/// leaves them in the window, a READ brings what lies there.
 fn check(sender: &mut Sender, side: &mut Verb) -> Result<()> {
     let (mut wanted, mut records) = (Digest::default(), side.records.clone());
+    let window_bytes = side.remote.len;
+    if side.opcode == Opcode::Write {
+        sender.ask(0, Command::Written { bytes: window_bytes })?;
+    }
     side.checks = true;
     let answers = sender.run(side, Until::Requests(WARM_UP), true)?.1;
     side.checks = false;
@@ -168,6 +172,17 @@ fn check(sender: &mut Sender, side: &mut Verb) -> Result<()> {
         }
         let brought = (answers[0].messages, answers[0].digest);
         ensure!(brought == (wanted.messages(), wanted.value()), "SENDs of {} records brought other bytes", side.gather);
+    }
+    if side.opcode == Opcode::Write {
+        let (mut window, mut at, bytes) = (vec![0; window_bytes as usize], 0, side.bytes() as usize);
+        for _ in 0..WARM_UP {
+            at = if at + bytes > window.len() { 0 } else { at };
+            records.pack(side.gather, &mut window[at..][..bytes]);
+            at += bytes.next_multiple_of(64);
+        }
+        wanted.message(&window);
+        let left = sender.ask(0, Command::Written { bytes: window_bytes })?.digest;
+        ensure!(left == wanted.value(), "WRITEs of {} records left other bytes", side.gather);
     }
     ensure!(side.wrong == 0, "{} READs brought wrong bytes", side.wrong);
     Ok(())

@@ -1,6 +1,8 @@
 //! Every mode against a model: any schema, any page with any deltas on it, any projection.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +13,8 @@ use overside_memory::{Buffer, Foreign, ForeignRange, Segment};
 use overside_verbs::{Lender, Loan};
 use proptest::prelude::*;
 
+use super::source::Source;
+use super::view::parsed;
 use super::*;
 use crate::key::KeyCodec;
 use crate::projection::{Projection, tests::any_projection};
@@ -338,6 +342,50 @@ fn record(put: bool, position: usize, exact: bool, key: &[u8], prefix: &[u8], re
     bytes
 }
 
+/// A message that counts what is taken out of it.
+#[derive(Clone, Copy)]
+struct Counted<'a> {
+    message: &'a [u8],
+    taken: &'a Cell<usize>,
+}
+
+impl<'a> Counted<'a> {
+    fn counted(self) -> &'a [u8] {
+        self.taken.set(self.taken.get() + 1);
+        self.message
+    }
+}
+
+impl<'a> Source<'a> for Counted<'a> {
+    type Piece = &'a [u8];
+    type Ahead = ();
+
+    fn ahead(self) {}
+
+    fn bytes(self) -> usize {
+        self.message.len()
+    }
+
+    fn piece(self, at: usize, len: usize) -> Option<&'a [u8]> {
+        self.counted().piece(at, len)
+    }
+
+    fn behind(self, at: usize) -> Option<&'a [u8]> {
+        self.counted().behind(at)
+    }
+
+    fn slots<'c>(self, at: usize, count: usize, copies: &'c mut Vec<[u8; 4]>) -> Option<&'c [[u8; 4]]>
+    where
+        'a: 'c,
+    {
+        self.counted().slots(at, count, copies)
+    }
+
+    fn checked_slots(self, at: usize, count: usize, copies: &mut &'a [[u8; 4]]) -> Option<&'a [[u8; 4]]> {
+        self.counted().checked_slots(at, count, copies)
+    }
+}
+
 /// Reads all that a block shows, whatever it says.
 fn look_at_everything(message: &[u8], projection: &Projection) {
     let Ok(block) = RowBlock::parse(message, projection) else { return };
@@ -448,6 +496,60 @@ proptest! {
         let (in_place, allocated) = MeteredHeap::peak(walk);
         prop_assert_eq!(in_place, block.len());
         prop_assert_eq!(allocated, 0);
+    }
+
+    /// A client merges in one pass: it takes out each entry, record and run a few times, whatever
+    /// else there is, and puts aside places alone (to-copy §5.3 TC-M29, TC-C34).
+    #[test]
+    fn what_parsing_takes_grows_with_the_deltas_alone(world in any_world()) {
+        let message = world.delta();
+        let taken = Cell::new(0);
+        let (parsed, allocated) =
+            MeteredHeap::peak(|| parsed(Counted { message: &message, taken: &taken }, &world.projection, &mut Vec::new()));
+        let header = parsed.unwrap().header;
+        let [pages, deltas, extents] = [header.entries, header.deltas, header.overflows].map(|entries| entries as usize);
+        // The header, three tables, a page and its header. Of a run rows, rests and slots.
+        let runs = pages + 2 * (deltas + extents);
+        prop_assert!(taken.get() <= 4 + pages + deltas + 3 * runs, "{} of {:?}", taken.get(), header);
+        let places = 24 * pages + 8 * deltas + 16 * extents + mem::size_of::<Run>() * runs;
+        prop_assert!(allocated <= places, "{} bytes for {:?}", allocated, header);
+    }
+
+    /// It sorts nothing: its runs are the same whatever keys and rows say, and records that another
+    /// one should precede are refused.
+    #[test]
+    fn a_client_goes_by_positions_and_not_by_keys(world in any_world(), noise in any::<u8>(), which: prop::sample::Index) {
+        let message = world.delta();
+        let block = RowBlock::parse(&message[..], &world.projection).unwrap();
+        let place = |bytes: &[u8]| {
+            let from = bytes.as_ptr().addr().wrapping_sub(message.as_ptr().addr());
+            from..from + bytes.len()
+        };
+        let mut scrambled = message.clone();
+        for row in block.rows() {
+            for range in [place(row.prefix()), place(row.rest())] {
+                scrambled.get_mut(range).unwrap_or_default().iter_mut().for_each(|byte| *byte ^= noise);
+            }
+        }
+        let [pages, deltas] = [block.header().entries, block.header().deltas].map(|entries| entries as usize);
+        let entries = HEADER_BYTES + 24 * pages..HEADER_BYTES + 24 * pages + 8 * deltas;
+        for entry in message[entries.clone()].as_chunks::<8>().0 {
+            // A record begins with its key.
+            let at = u32::from_le_bytes(*entry.first_chunk().unwrap()) as usize;
+            scrambled[at..at + 8].iter_mut().for_each(|byte| *byte ^= noise);
+        }
+        let runs = |message: &[u8]| parsed(message, &world.projection, &mut Vec::new()).map(|parsed| parsed.runs);
+        prop_assert_eq!(runs(&scrambled).unwrap(), runs(&message).unwrap());
+        let positions: Vec<_> = world.deltas().iter().map(|delta| delta.record.position()).collect();
+        let apart = positions.windows(2).filter(|two| two[0] < two[1]).count();
+        if apart > 0 {
+            let nth = which.index(apart);
+            let first = (0..positions.len() - 1).filter(|at| positions[*at] < positions[at + 1]).nth(nth).unwrap();
+            let mut swapped = message.clone();
+            let (one, other) = swapped[entries][8 * first..][..16].split_at_mut(8);
+            one.swap_with_slice(other);
+            prop_assert!(runs(&swapped).is_err());
+        }
     }
 
     #[test]

@@ -31,5 +31,7 @@ fn no_message_registers_memory() {
         assert!(client.get(&table, &[ValueRef::UInt64(id)]).unwrap().is_some());
     }
     assert_eq!((serving.registered(), asking.registered()), (before, begun));
+    // Only a SEND brings what the peer may not reach (large-transfers §2.6.1 TH-M03).
+    assert_eq!((serving.reachable(), asking.reachable()), (0, 0));
     server.shutdown();
 }

@@ -16,6 +16,8 @@ pub struct Watched {
     provider: Arc<dyn Provider>,
     ports_left: AtomicUsize,
     registered: AtomicUsize,
+    /// Of them, those that a peer may READ or WRITE.
+    reachable: AtomicUsize,
     /// What it says of gather lists.
     sge_max: usize,
 }
@@ -31,13 +33,18 @@ impl Watched {
     }
 
     fn of(ports: usize, sge_max: usize) -> Arc<Watched> {
-        let (ports_left, registered) = (AtomicUsize::new(ports), AtomicUsize::new(0));
-        Arc::new(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered, sge_max })
+        let (ports_left, registered, reachable) = (AtomicUsize::new(ports), AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered, reachable, sge_max })
     }
 
     /// Memories that were registered so far.
     pub fn registered(&self) -> usize {
         self.registered.load(Ordering::Acquire)
+    }
+
+    /// Of them, those that a peer may READ or WRITE.
+    pub fn reachable(&self) -> usize {
+        self.reachable.load(Ordering::Acquire)
     }
 }
 
@@ -53,6 +60,7 @@ impl Provider for Watched {
     }
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         self.registered.fetch_add(1, Ordering::AcqRel);
+        self.reachable.fetch_add(usize::from(access != Access::LOCAL), Ordering::AcqRel);
         self.provider.register(domain, memory, access)
     }
     fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {

@@ -5,13 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use overside_memory::{Bytes, Segment};
 use overside_vault::server::{Door, NoDoor, Writes};
 use overside_verbs::Clock;
 use overside_verbs::watch::Signal;
 use overside_volume::client::{Link, LinkOptions};
 use overside_volume::wire::Role;
-use overside_volume::{Completion, DeviceError, Geometry, MemoryDevice, Request, Work, complete};
+use overside_volume::{Completion, DeviceError, Geometry, MemoryDevice, Request, Work, complete, wait};
 
+use super::ends::Gate;
 use super::*;
 
 /// A volume, and the node that serves it. The door goes first.
@@ -134,6 +136,37 @@ fn a_time_that_a_request_moves_nearer_is_kept() {
         }
         let flush = complete(&mut door, &SystemClock, Work::Flush, PATIENCE);
         assert_eq!(flush.1, Ok(()), "the node slept on");
+    }
+}
+
+/// As of those who attach: by FUA, or by a FLUSH before the answer where a request has none.
+#[test]
+fn what_goes_through_a_door_is_answered_when_the_device_has_it_on_stable_storage() {
+    let through = [(Writes::Through, &["write, fua"][..], &["zero", "flush"][..])];
+    for (writes, of_write, of_zero) in through.into_iter().chain([(Writes::Back, &["write"][..], &["zero"][..])]) {
+        let write = || {
+            let from = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
+            Work::Write { at: 0, from: Bytes::prefix(from, 512), fua: false }
+        };
+        for (work, wanted) in [(write(), of_write), (Work::Zero { at: 4096, length: 512 }, of_zero)] {
+            let (gate, device) = Gate::before_memory();
+            let (node, _served, _) = node(Box::new(device), NodeOptions { writes, ..NodeOptions::default() });
+            let mut door = node.door("v", Role::Writer).unwrap();
+            door.submit(&mut [Request { tag: 1, work }].into());
+            let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
+            while gate.arrived() == 0 {
+                assert!(Instant::now() < limit, "{writes:?}: it does not arrive");
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(door.poll(&mut done), 0, "{writes:?}: the device has done nothing yet");
+            gate.open();
+            while door.poll(&mut done) == 0 {
+                assert!(Instant::now() < limit, "{writes:?}: it does not end");
+                wait(&mut door, &SystemClock, Some(limit)).unwrap();
+            }
+            assert_eq!((done[0].result, &gate.done.lock().unwrap()[..]), (Ok(()), wanted), "{writes:?}");
+        }
     }
 }
 

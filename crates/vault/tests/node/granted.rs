@@ -1,8 +1,10 @@
 //! WRITEs whose bytes the node reads from the client's memory.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
 
 use overside_memory::{Buffer, Bytes, Segment, View};
+use overside_service::Notices;
 use overside_verbs::{
     Access, CompletionQueue, Loan, Memory, MemoryRegion, Opcode, PortOptions, ProtectionDomain, QueuePair, RemoteToken,
     Status as Ended, WorkRequest,
@@ -11,6 +13,7 @@ use overside_volume::client::{Link, LinkOptions, Registration};
 use overside_volume::wire::{GRANTS, Hello, Operation, Reply, RequestHeader, Role, Status, Welcome};
 use overside_volume::{Completion, DeviceError, MemoryDevice, Request, Work, complete, wait};
 
+use super::ends::Gate;
 use super::*;
 
 const VOLUME_BYTES: u64 = 1 << 20;
@@ -330,6 +333,74 @@ fn a_granted_write_is_refused_as_any_other() {
     let region = taker.grant(&memory);
     taker.write(request, token(&region, 0, 512));
     assert_eq!(taker.status(), Some(Status::Done));
+}
+
+/// With buffers to read into, and with few. The operator reads a line, and the one too many reaches no disk.
+#[test]
+fn who_grants_more_writes_than_it_has_credits_for_is_cut_off_with_a_line() {
+    const CREDITS: u64 = 8;
+    for blocks in [64, 4] {
+        let ((gate, device), name) = (Gate::before_memory(), fresh_name("shm"));
+        let options = NodeOptions { blocks, requests_max: CREDITS as u16, ..NodeOptions::default() };
+        let node = Node::new(SystemClock::handle(), options).unwrap();
+        node.add("v", Box::new(device)).unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let also = said.clone();
+        let notices = Notices::new(move |line| also.lock().unwrap().push(line.to_owned()));
+        let options = ServiceOptions { workers: 1, notices: Some(notices), ..ServiceOptions::default() };
+        let served = node.serve(vec![Listening::open(provider("shm"), &[&name]).unwrap()], options).unwrap();
+        let mut raw = Raw::greeted(&name, Role::Writer);
+        let memory = shared(8192, 9);
+        let region = raw.grant(&memory);
+        let mut write = |place: u64| {
+            let request = raw.request(place * 16, 8192);
+            raw.write(request, token(&region, 0, 8192));
+        };
+        (0..CREDITS).for_each(&mut write);
+        let limit = Instant::now() + PATIENCE;
+        while gate.arrived() < CREDITS {
+            assert!(Instant::now() < limit, "{blocks}: {} of {CREDITS} arrive", gate.arrived());
+            std::thread::yield_now();
+        }
+        assert_eq!((served.service().connections, said.lock().unwrap().len()), (1, 0), "{blocks}");
+        write(CREDITS);
+        assert_eq!(raw.heard(), None, "{blocks}");
+        let told = said.lock().unwrap().clone();
+        let [line] = &told[..] else { panic!("{told:?}") };
+        assert!(line.contains("more requests in flight than there are credits"), "{line}");
+        assert_eq!(gate.arrived(), CREDITS, "{blocks}");
+        gate.open();
+    }
+}
+
+/// One of two segments is registered as long as its WRITE is under way. The other finds no room, and its bytes go along.
+#[test]
+fn a_write_whose_memory_finds_no_room_is_copied() {
+    let ((gate, device), name) = (Gate::before_memory(), fresh_name("shm"));
+    let _served = serve("shm", &name, Box::new(device), NodeOptions::default());
+    let registration = Registration { bytes_max: 8192, by_price: false, ..Registration::default() };
+    let options = LinkOptions { registration: Some(registration), ..LinkOptions::default() };
+    let mut link = Link::attach(provider("shm"), &name, "v", options).unwrap();
+    let write = |place: u64| {
+        let from = Bytes::from(shared(8192, place as u8));
+        Request { tag: place, work: Work::Write { at: place * 8192, from, fua: false } }
+    };
+    link.submit(&mut [write(1), write(2)].into());
+    let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
+    while gate.arrived() < 2 {
+        assert!(Instant::now() < limit, "{} of 2 arrive", gate.arrived());
+        link.poll(&mut done);
+        std::thread::yield_now();
+    }
+    assert_eq!((link.handle().granted(), done.len()), (1, 0));
+    gate.open();
+    while done.len() < 2 {
+        assert!(Instant::now() < limit, "{} of 2 end", done.len());
+        wait(&mut link, &SystemClock, Some(limit)).unwrap();
+        link.poll(&mut done);
+    }
+    assert!(done.iter().all(|one| one.result == Ok(())));
+    assert_eq!(read(&mut link, 8192, 16384), [[1; 8192], [2; 8192]].concat());
 }
 
 /// A WRITE finds the only buffer in use by another client's, and is all that its own client asks.

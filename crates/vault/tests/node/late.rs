@@ -94,6 +94,40 @@ fn a_client_sends_what_it_has_credits_for_and_the_rest_when_answers_come() {
     }
 }
 
+/// Longer requests are cut, and no piece waits for another one: all of them are at the device before any has ended, each by
+/// itself.
+#[test]
+fn pieces_of_a_long_request_are_under_way_together_and_never_one_again() {
+    const PIECE: usize = 64 << 10;
+    let segment = || Segment::private(4 * PIECE).unwrap().carve(4 * PIECE).pop().unwrap();
+    for transport in TRANSPORTS {
+        let works = [
+            Work::Read { at: 0, length: 4 * PIECE, into: segment() },
+            Work::Write { at: 0, from: Bytes::from(segment()), fua: false },
+        ];
+        for work in works {
+            let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+            let _served = serve(transport, &name, Box::new(device), NodeOptions::default());
+            let options = LinkOptions { request_bytes_max: PIECE as u32, ..LinkOptions::default() };
+            let mut client = Link::attach(provider(transport), &name, "v", options).unwrap();
+            client.submit(&mut [Request { tag: 1, work }].into());
+            let (limit, mut done) = (Instant::now() + PATIENCE, Vec::new());
+            while gate.arrived() < 4 {
+                assert!(Instant::now() < limit, "{transport}: {} of 4 pieces are there", gate.arrived());
+                client.poll(&mut done);
+                std::thread::yield_now();
+            }
+            assert!(done.is_empty());
+            gate.open();
+            while client.poll(&mut done) == 0 {
+                assert!(Instant::now() < limit, "{transport}: it does not end");
+                overside_volume::wait(&mut client, &SystemClock, Some(limit)).unwrap();
+            }
+            assert_eq!((done[0].result, gate.done.lock().unwrap().len()), (Ok(()), 4), "{transport}");
+        }
+    }
+}
+
 /// One call, one look of the node's: no request of a batch waits for the client to come back.
 #[test]
 fn a_batch_of_writes_is_with_the_node_when_submit_returns() {

@@ -345,6 +345,62 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overside::{Address, Network};
+    use std::sync::atomic::AtomicU32;
+
+    /// Two ends of this process.
+    fn ends(way: Way) -> [Verbs; 2] {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("messages-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let provider = Address::here("shm", &name).unwrap().provider(&Network::default()).unwrap();
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let open = || Endpoint::builder(provider.clone()).port(port_options()).open().unwrap();
+        let (mut accepting, mut connecting) = (open(), open());
+        let mut listener = accepting.listen(&name).unwrap();
+        let other = thread::spawn(move || {
+            let pair = connecting.connect(&name, PATIENCE).unwrap();
+            Verbs::over(way, connecting, pair, &mut there).unwrap()
+        });
+        let (pair, _) = accepting.accept(&mut *listener, PATIENCE).unwrap();
+        [Verbs::over(way, accepting, pair, &mut here).unwrap(), other.join().unwrap()]
+    }
+
+    /// A frame is one request, which raises no counter; a message and its notice apart are two
+    /// (RS-M09, RS-M10).
+    #[test]
+    fn a_frame_is_one_request_and_what_was_taken_is_zeroed() {
+        for (way, requests) in [(Way::Framed, 1), (Way::FramedInline, 1), (Way::Index, 2)] {
+            let [mut from, mut to] = ends(way);
+            for turn in 1..=3 * SLOTS {
+                let before = from.endpoint.queue().sends_in_flight(from.pair);
+                from.send(false).unwrap();
+                assert_eq!(from.endpoint.queue().sends_in_flight(from.pair) - before, requests, "{way:?}");
+                let slot = to.slot();
+                assert!(!to.receive().unwrap());
+                let counter = to.window.word(0).unwrap().load(Ordering::Acquire);
+                assert_eq!(counter, turn * (requests as u64 - 1), "{way:?}");
+                let mut left = [1; STRIDE];
+                to.window.read(slot, &mut left).unwrap();
+                assert!(way == Way::Index || left.iter().all(|byte| *byte == 0), "{way:?}, turn {turn}");
+            }
+        }
+    }
+
+    /// Length and message are there, and the validity is another one, or none (RS-M12).
+    #[test]
+    fn a_frame_without_its_validity_is_no_message_yet() {
+        let [from, mut to] = ends(Way::Framed);
+        let (window, slot, size) = (to.window.clone(), to.slot(), to.size);
+        window.write(slot, &from.messages[..4 + size]).unwrap();
+        let taking = thread::spawn(move || to.receive().map(|_| ()));
+        for footer in [0, VALID ^ 1] {
+            window.write(slot + 4 + size as u64, &footer.to_le_bytes()).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            assert!(!taking.is_finished(), "{footer:x}");
+        }
+        window.write(slot + 4 + size as u64, &VALID.to_le_bytes()).unwrap();
+        taking.join().unwrap().unwrap();
+    }
 
     #[test]
     fn every_frame_is_a_length_a_message_that_says_whose_turn_it_is_and_a_footer() {

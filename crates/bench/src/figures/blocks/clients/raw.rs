@@ -50,12 +50,13 @@ impl Raw {
 
     /// Asks for so many bytes again and again, for so long, and once at least.
     pub(super) fn run(&mut self, bytes: usize, ns: u64) -> Result<Stretch> {
-        let mut done = Stretch::default();
+        let (mut done, mut last) = (Stretch::default(), None);
         let (cpu, start) = (Cpu::own(), now_ns());
         loop {
             let since = now_ns();
             let memory = Memory::Window(self.window.clone());
             let token = self.endpoint.register(memory.clone(), Access::REMOTE_WRITE)?;
+            ensure!(last.replace(token.rkey) != Some(token.rkey), "two rounds share a registration");
             self.ask(&token, bytes)?;
             self.written(bytes)?;
             self.endpoint.deregister(&memory)?;
