@@ -321,6 +321,36 @@ os.open('a.db', os.O_WRONLY)";
     assert_eq!(kept.free(), before, "all is given back");
 }
 
+/// A disk that brings nothing to stable storage any more: what is promised of names fails, and no file goes before its name.
+const NO_SYNCS: &str = r#"
+import ctypes, os, struct
+for name in 'a.db', 'b.db':
+    with open(name, 'wb') as f: f.write(bytes(200000))
+number = {'x86_64': 74, 'aarch64': 82}[os.uname().machine]
+# Loads the call's number; fsync fails with EIO, and all else goes on.
+filter = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50005), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *one) for one in filter))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(filter), ctypes.addressof(code)))
+c = ctypes.CDLL(None)
+assert c.prctl(38, 1, 0, 0, 0) == 0 and c.prctl(22, 2, program, 0, 0) == 0
+f, g = os.open('a.db', os.O_RDWR | os.O_DSYNC), os.open('b.db', os.O_RDWR)
+for call in (lambda: os.fsync(g), lambda: os.write(f, b'x'), lambda: os.pwritev(g, [b'x'], 0, os.RWF_DSYNC)):
+    try: call(); print('done')
+    except OSError as error: print(error.errno)
+os.close(f); os.close(g)
+os.remove('b.db')
+"#;
+
+#[test]
+fn no_file_goes_before_its_name_is_gone_for_good() {
+    build_library();
+    let kept = Kept::new("sqlite", "16M");
+    let before = kept.free();
+    assert_eq!(kept.ok(&["python3", "-c", NO_SYNCS]), "5\n5\n5\n");
+    kept.ok(&["rm", "a.db"]);
+    assert_eq!((before - kept.free()) / 200_000, 1, "the other one has its room");
+}
+
 const ROWS: &str = r#"
 import sqlite3, sys, os
 mode, n = sys.argv[1], int(sys.argv[2])

@@ -445,6 +445,9 @@ pub(crate) fn write(fd: c_int, list: &[iovec], at: Option<i64>) -> Result<i64, c
         if at.is_none() {
             move_to(fd, start + written)?;
         }
+        if mode.intersects(OFlags::DSYNC | OFlags::SYNC) {
+            sync_name(state, number, fd)?;
+        }
         Ok(written as i64)
     })
 }
@@ -542,12 +545,17 @@ pub(crate) fn sync(fd: c_int) -> Result<(), c_int> {
     mode(fd)?;
     with(|state| {
         let entry = entry(fd);
-        if state.is_new(entry) {
-            rustix::fs::fsync(borrowed(kernels(fd))).map_err(Errno::raw_os_error)?;
-            state.synced(entry);
-        }
-        Ok(())
+        sync_name(state, entry, kernels(fd))
     })
+}
+
+/// Brings a new file's placeholder to stable storage.
+fn sync_name(state: &mut State, entry: u32, fd: c_int) -> Result<(), c_int> {
+    if state.is_new(entry) {
+        rustix::fs::fsync(borrowed(fd)).map_err(Errno::raw_os_error)?;
+        state.synced(entry);
+    }
+    Ok(())
 }
 
 /// Opens a file that may be on the volume, as `open` has it. None: it is the kernel's, and nothing

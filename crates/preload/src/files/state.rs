@@ -241,8 +241,10 @@ impl State {
         // SAFETY: [preload-real] a question about a descriptor.
         let is_last = unsafe { real::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK as usize) } == 0;
         if is_last {
-            let _ =
-                self.client().and_then(|client| client.command(name.id, Command::Remove, name.token).map_err(errno_of));
+            // A name that came back after a loss of power would name nothing: the end of the name is on stable storage first.
+            let is_gone = rustix::fs::fsync(borrowed(fd)).is_ok();
+            let client = if is_gone { self.client() } else { Err(libc::EIO) };
+            let _ = client.and_then(|client| client.command(name.id, Command::Remove, name.token).map_err(errno_of));
             // SAFETY: [preload-real] as above.
             unsafe { real::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK as usize) };
         }

@@ -89,7 +89,7 @@ pub(super) unsafe fn write_list(fd: c_int, iov: *const iovec, count: c_int, at: 
     }
 }
 
-/// Of flags, those that say when bytes are safe mean nothing here: they are when the call returns.
+/// Of flags, those that say when bytes are safe: they are when the call returns, and a new file's placeholder can be.
 fn are_known(flags: c_int) -> bool {
     flags & !(libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI) == 0
 }
@@ -111,7 +111,11 @@ pub(super) unsafe fn write_list_as(fd: c_int, iov: *const iovec, count: c_int, a
         return files::refuse("pwritev2 with flags") as ssize_t;
     }
     // SAFETY: [preload-program] the caller's promise.
-    unsafe { write_list(fd, iov, count, (at != -1).then_some(at)) }
+    let written = unsafe { write_list(fd, iov, count, (at != -1).then_some(at)) };
+    if written < 0 || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) == 0 {
+        return written;
+    }
+    files::told(files::sync(fd).map(|()| written as i64)) as ssize_t
 }
 
 macro_rules! places {
