@@ -184,6 +184,14 @@ pub(crate) fn before_exec(reason: &'static str) {
     give_up_inherited(reason, Reader::Stranger, |_| {});
 }
 
+/// Another program takes over this process. One that cannot leaves it as it was.
+pub(crate) fn exec(take_over: impl FnOnce() -> c_int) -> c_int {
+    before_exec("exec");
+    let failed = take_over();
+    errno::kept(crate::files::shield_again);
+    failed
+}
+
 /// Starts a program beside this one. What it would read wrongly it does not inherit.
 pub(crate) fn beside<T>(reason: &'static str, start: impl FnOnce() -> T) -> T {
     errno::kept(crate::files::before_spawn);
@@ -196,7 +204,7 @@ pub(crate) fn beside<T>(reason: &'static str, start: impl FnOnce() -> T) -> T {
         }
     });
     let result = start();
-    errno::kept(crate::files::after_spawn);
+    errno::kept(crate::files::shield_again);
     errno::kept(|| hidden.iter().take(many).for_each(|fd| kernel::set_inherited(*fd, true)));
     result
 }

@@ -110,6 +110,12 @@ real! {
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn lockf(fd: c_int, command: c_int, length: off_t) -> c_int;
+    fn lockf64(fd: c_int, command: c_int, length: off_t) -> c_int;
+    fn fchmod(fd: c_int, mode: libc::mode_t) -> c_int;
+    fn fchown(fd: c_int, owner: libc::uid_t, group: libc::gid_t) -> c_int;
+    fn futimens(fd: c_int, times: *const libc::timespec) -> c_int;
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
     fn closefrom(first: c_int) -> ();

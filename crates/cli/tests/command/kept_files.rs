@@ -293,7 +293,15 @@ os.wait(); os.close(3000); os.close(f)
 f = fresh(); sys.stdout.flush(); out = os.dup(1); os.dup2(f, 1)
 said = subprocess.run(['/bin/echo', 'piped'], stdout=subprocess.PIPE).stdout
 subprocess.run(['dd', 'if=/proc/sys/kernel/ostype', 'bs=99', 'status=none'], stderr=subprocess.STDOUT)
-os.write(1, b'last'); os.dup2(out, 1); print(said, text())
+os.write(1, b'last')
+# It takes locks, modes and times as every other one, also after a program that is not there.
+for turn in 'before', 'after':
+    fcntl.flock(1, fcntl.LOCK_EX); fcntl.lockf(1, fcntl.LOCK_EX, 4); os.fchmod(1, 0o600); os.fchown(1, -1, -1)
+    os.utime(1, (1000, 1000)); mode = fcntl.fcntl(1, fcntl.F_GETFL) & os.O_ACCMODE
+    os.write(out, f'{turn} {mode == os.O_RDWR} {os.fstat(1).st_mode & 0o777} {os.fstat(1).st_mtime}\n'.encode())
+    try: os.execv('/none', ['none'])
+    except OSError as error: os.write(out, f'{error.errno}\n'.encode())
+os.dup2(out, 1); print(said, text())
 "#;
 
 #[test]
@@ -310,6 +318,14 @@ fn odd_programs_find_what_they_find_on_a_file() {
 f = os.open('a.db', os.O_RDWR)
 print(ctypes.CDLL(None).dprintf(f, b'over'), os.read(f, 5))";
     assert_eq!(kept.ok(&["python3", "-c", prints]), "-1 b'Linux'\n");
+    let streams = "import ctypes, os
+out = os.dup(1); f = os.open('a.db', os.O_RDWR); os.dup2(f, 1)
+try: os.execv('/none', ['none'])
+except OSError: pass
+c = ctypes.CDLL(None); stream = ctypes.c_void_p.in_dll(c, 'stdout')
+fails = c.puts(b'over') < 0 or c.fflush(stream) < 0; c.__fpurge(stream); os.dup2(out, 1); print(fails)";
+    assert_eq!(kept.ok(&["python3", "-c", streams]), "True\n");
+    assert_eq!(kept.ok(&["python3", "-c", "import os; print(os.read(os.open('a.db', 0), 5))"]), "b'Linux'\n");
     if rustix::process::geteuid().is_root() {
         let write = "import os
 os.chmod('.', 0o777); os.chmod('a.db', 0o222); os.setuid(65534)

@@ -55,6 +55,12 @@ fn kernels(fd: c_int) -> c_int {
     }
 }
 
+/// Of a call that is not about bytes or length, the kernel's descriptor: what is only shown as a
+/// path takes few.
+pub(crate) fn behind(fd: c_int) -> c_int {
+    if has(fd) { kernels(fd) } else { fd }
+}
+
 /// Runs what needs the session, or which files are open; the errno where it cannot.
 fn with<T>(f: impl FnOnce(&mut State) -> Result<T, c_int>) -> Result<T, c_int> {
     // A vfork child runs in its parent's memory.
@@ -278,8 +284,8 @@ pub(crate) fn before_spawn() {
     }
 }
 
-/// It has them.
-pub(crate) fn after_spawn() {
+/// It has them, or there is no such process.
+pub(crate) fn shield_again() {
     if is_on() && table::is_ours() {
         (0..SHADOWS.len() as c_int).filter(|fd| has(*fd)).for_each(|fd| _ = shield(fd));
     }

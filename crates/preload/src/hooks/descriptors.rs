@@ -250,7 +250,7 @@ fn doubled(fd: c_int, new: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: [preload-real] the program's arguments.
-    let result = unsafe { real::fcntl(fd, command, argument) };
+    let result = unsafe { real::fcntl(asked(fd, command), command, argument) };
     after_fcntl(fd, command, argument, result)
 }
 
@@ -263,8 +263,35 @@ unsafe extern "C-unwind" fn __fcntl(fd: c_int, command: c_int, argument: usize) 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: [preload-real] the program's arguments.
-    let result = unsafe { real::fcntl64(fd, command, argument) };
+    let result = unsafe { real::fcntl64(asked(fd, command), command, argument) };
     after_fcntl(fd, command, argument, result)
+}
+
+/// Which descriptor a command is for.
+fn asked(fd: c_int, command: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_GETFD | libc::F_SETFD => fd,
+        _ => files::behind(fd),
+    }
+}
+
+macro_rules! behind {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $type),*) -> c_int {
+            // SAFETY: [preload-real] the program's arguments.
+            unsafe { real::$name(files::behind(fd), $($argument),*) }
+        }
+    )*};
+}
+
+behind! {
+    flock(operation: c_int);
+    lockf(command: c_int, length: libc::off_t);
+    lockf64(command: c_int, length: libc::off_t);
+    fchmod(mode: libc::mode_t);
+    fchown(owner: libc::uid_t, group: libc::gid_t);
+    futimens(times: *const libc::timespec);
 }
 
 /// What the call returns.

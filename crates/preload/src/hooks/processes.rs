@@ -26,37 +26,32 @@ unsafe extern "C-unwind" fn fork() -> pid_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-    fork::before_exec("exec");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::execve(path, arguments, environment) }
+    fork::exec(|| unsafe { real::execve(path, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    fork::before_exec("exec");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::execv(path, arguments) }
+    fork::exec(|| unsafe { real::execv(path, arguments) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: Strings) -> c_int {
-    fork::before_exec("exec");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::execvp(path, arguments) }
+    fork::exec(|| unsafe { real::execvp(path, arguments) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-    fork::before_exec("exec");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::execvpe(path, arguments, environment) }
+    fork::exec(|| unsafe { real::execvpe(path, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
-    fork::before_exec("exec");
     // SAFETY: [preload-real] the program's arguments.
-    unsafe { real::fexecve(fd, arguments, environment) }
+    fork::exec(|| unsafe { real::fexecve(fd, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]

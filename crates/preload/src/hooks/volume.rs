@@ -89,7 +89,8 @@ pub(super) unsafe fn write_list(fd: c_int, iov: *const iovec, count: c_int, at: 
     }
 }
 
-/// Of flags, those that say when bytes are safe: they are when the call returns, and a new file's placeholder can be.
+/// Of flags, those that say when bytes are safe: they are when the call returns, and a new file's
+/// placeholder can be.
 fn are_known(flags: c_int) -> bool {
     flags & !(libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI) == 0
 }
