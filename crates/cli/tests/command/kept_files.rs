@@ -337,6 +337,38 @@ os.open('a.db', os.O_WRONLY)";
     assert_eq!(kept.free(), before, "all is given back");
 }
 
+const FULL: &str = r#"
+import errno, os
+f, g = [os.open(name, os.O_RDWR | os.O_CREAT) for name in ('a.db', 'b.db')]
+block, written = bytes(range(1, 251)) * 40, 0
+def full(call):
+    try: call()
+    except OSError as error: assert error.errno == errno.ENOSPC, error; return True
+while not full(lambda: os.write(f, block)): written = os.lseek(f, 0, 1)
+rest = os.fstat(f).st_size
+assert rest == written, 'of the last write, what there was room for'
+for call in (lambda: os.write(f, block), lambda: os.pwrite(f, b'x', 1 << 30), lambda: os.write(g, b'x'), lambda: os.posix_fallocate(g, 0, 1)):
+    assert full(call)
+assert os.fstat(f).st_size == rest and os.fstat(g).st_size == 0
+found = os.pread(f, rest + 1, 0)
+assert found == (block * (rest // len(block) + 1))[:rest]
+# Over what is there, and again once there is room.
+assert os.pwrite(f, b'over', 5) == 4 and os.pread(f, 6, 4) == b'\x05over\x0a'
+os.ftruncate(f, 100000)
+assert os.write(g, block) == len(block) and os.pread(g, 20000, 0) == block
+print('full after', rest)
+"#;
+
+#[test]
+fn a_full_volume_fails_that_write_and_nothing_else() {
+    build_library();
+    let kept = Kept::new("sqlite", "2M");
+    let (before, said) = (kept.free(), kept.ok(&["python3", "-c", FULL]));
+    assert_eq!(said, format!("full after {before}\n"), "all of the room is used");
+    kept.ok(&["rm", "a.db", "b.db"]);
+    assert_eq!(kept.free(), before);
+}
+
 /// A disk that brings nothing to stable storage any more: what is promised of names fails, and no file goes before its name.
 const NO_SYNCS: &str = r#"
 import ctypes, os, struct
