@@ -349,7 +349,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     /// Two ends of this process.
-    fn ends(way: Way) -> [Verbs; 2] {
+    fn ends(way: MessageForm) -> [Verbs; 2] {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("messages-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let provider = Address::here("shm", &name).unwrap().provider(&Network::default()).unwrap();
@@ -369,7 +369,7 @@ mod tests {
     /// (RS-M09, RS-M10).
     #[test]
     fn a_frame_is_one_request_and_what_was_taken_is_zeroed() {
-        for (way, requests) in [(Way::Framed, 1), (Way::FramedInline, 1), (Way::Index, 2)] {
+        for (way, requests) in [(MessageForm::Framed, 1), (MessageForm::FramedInline, 1), (MessageForm::Index, 2)] {
             let [mut from, mut to] = ends(way);
             for turn in 1..=3 * SLOTS {
                 let before = from.endpoint.queue().sends_in_flight(from.pair);
@@ -381,7 +381,7 @@ mod tests {
                 assert_eq!(counter, turn * (requests as u64 - 1), "{way:?}");
                 let mut left = [1; STRIDE];
                 to.window.read(slot, &mut left).unwrap();
-                assert!(way == Way::Index || left.iter().all(|byte| *byte == 0), "{way:?}, turn {turn}");
+                assert!(way == MessageForm::Index || left.iter().all(|byte| *byte == 0), "{way:?}, turn {turn}");
             }
         }
     }
@@ -389,7 +389,7 @@ mod tests {
     /// Length and message are there, and the validity is another one, or none (RS-M12).
     #[test]
     fn a_frame_without_its_validity_is_no_message_yet() {
-        let [from, mut to] = ends(Way::Framed);
+        let [from, mut to] = ends(MessageForm::Framed);
         let (window, slot, size) = (to.window.clone(), to.slot(), to.size);
         window.write(slot, &from.messages[..4 + size]).unwrap();
         let taking = thread::spawn(move || to.receive().map(|_| ()));
