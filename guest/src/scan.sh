@@ -5,7 +5,7 @@
 A=rdma:127.0.0.1:7070
 
 ./overside devices || fail "no devices"
-./overside serve --listen $A --listen shm:guest --workers 1 >served 2>&1 &
+./overside serve --listen $A --listen shm:guest --workers 1 --one-sided >served 2>&1 &
 until_ok "the server does not listen" listens shm
 
 # Rows long enough that gathering them is worth a thought, and many pages of them.
@@ -29,6 +29,8 @@ for mode in auto copy gather delta; do
     ./overside scan $A lines --rdma-device rxe0 --mode $mode --out $mode.csv || fail "scan, $mode"
     cmp expected.csv $mode.csv || fail "$mode delivers other rows"
 done
+./overside scan $A lines --rdma-device rxe0 --one-sided --out one-sided.csv || fail "a scan that reads the server's memory by itself"
+cmp expected.csv one-sided.csv || fail "a scan that reads the server's memory by itself finds other rows"
 ./overside scan $A lines --columns id,price --from 700 --to 7000 --mode gather --out part.csv || fail "part"
 ./overside scan shm:guest lines --columns id,price --from 700 --to 7000 --out part-shm.csv || fail "part over shm:"
 cmp part.csv part-shm.csv || fail "a part of the table has other rows"

@@ -330,6 +330,23 @@ mod tests {
         assert_eq!(classes.iter().map(|class| (class.len, class.count)).collect::<Vec<_>>(), [(4, 50)]);
     }
 
+    /// Of seven columns P are left out that do not touch: (1+P)·R entries, and one region (DR-C10).
+    #[test]
+    fn each_inner_column_that_is_dropped_is_an_entry_more_for_each_row_and_no_region() {
+        for dropped in 0..=3 {
+            let mut runs: Vec<Run> = Vec::new();
+            for at in (0..7).filter(|column| !(column % 2 == 1 && column / 2 < dropped)).map(|column| column * 4) {
+                match runs.last_mut() {
+                    Some(last) if last.at + last.len == at => last.len += 4,
+                    _ => runs.push(Run::new(at, 4)),
+                }
+            }
+            // Rows that touch would be one entry: a column behind the last is left out, too.
+            let shape = Shape::strided(0, 32, 5, &runs).unwrap();
+            assert_eq!((shape.fragments().count() as u64, regions(&shape)), ((1 + dropped) * 5, 1), "{dropped}");
+        }
+    }
+
     #[test]
     fn every_pattern_packs_its_columns_and_is_one_region() {
         let mut buffer = Segment::private(4096).unwrap().carve(4096).pop().unwrap();
