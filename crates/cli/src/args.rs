@@ -187,7 +187,7 @@ pub struct Bench {
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// The seed of the shapes of `regret`: each number gives another grid.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number, allow_hyphen_values = true)]
     pub seed: u64,
     /// Where `durability`, `oltp` and `targets` make a folder for their data, and remove it at the
     /// end. By default in the current folder.
@@ -247,8 +247,8 @@ pub struct Wire {
     /// accepts a server of any user (tcp:, rdma:).
     #[arg(long, conflicts_with = "key_file")]
     pub anyone: bool,
-    /// Put no tag on frames: an attacker who can write to the wire can change what travels. Both
-    /// sides must agree (tcp:, rdma:).
+    /// Put no tags on frames (over rdma: on what sets a connection up): an attacker who can write
+    /// to the wire can change what travels. Both sides must agree.
     #[arg(long)]
     pub no_mac: bool,
     /// The RDMA device, as `overside devices` names it. By default the first with an active port
@@ -559,7 +559,7 @@ pub struct Scan {
     #[arg(long, conflicts_with_all = ["mode", "index"])]
     pub one_sided: bool,
     /// Stop after this many rows. By default all are read.
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = number, allow_hyphen_values = true)]
     pub limit: Option<u64>,
     /// Write the rows to a file: .arrow, .parquet or .csv. By default they are printed.
     #[arg(long, value_name = "FILE")]
@@ -621,6 +621,10 @@ fn durability(text: &str) -> Result<Durability, String> {
 
 fn mode(text: &str) -> Result<Mode, String> {
     text.parse()
+}
+
+pub fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "give a whole number, 0 or more".into())
 }
 
 fn scale(text: &str) -> Result<f64, String> {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use arrow_schema::DataType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use overside::table::row::ValueRef;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Prints a line at once.
 ///
@@ -30,21 +30,48 @@ pub fn refused(error: std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))
 }
 
-/// An error and its causes, none said twice: many an error's text has its cause's in it.
+/// An error and its causes, none said twice: many an error's text has its cause's in it. Flags have
+/// the command line's names, and what the system refused says what to do.
 pub fn reason(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut causes = error.chain().map(ToString::to_string).peekable();
     while let Some(cause) = causes.next() {
         // What the Parquet library calls an error that is not its own.
         let foreign = causes.peek().is_some_and(|inner| cause.strip_suffix(inner.as_str()) == Some("External: "));
+        let cause = by_its_flag(cause);
         if foreign || text.contains(&cause) {
             continue;
         }
         let separator = if text.is_empty() { "" } else { ": " };
         text = text + separator + &cause;
     }
-    text
+    let refused = error.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    match refused.and_then(what_to_do) {
+        // The sentence says it already.
+        Some(advice) if !text.contains(';') => text + "; " + advice,
+        _ => text,
+    }
 }
+
+/// What the library says of a field, said of the flag that sets it.
+fn by_its_flag(cause: String) -> String {
+    let of = |(field, flag): (&str, &str)| Some(format!("{flag}: {}", cause.strip_prefix(field)?.strip_prefix(": ")?));
+    FLAGS.into_iter().find_map(of).unwrap_or(cause)
+}
+
+fn what_to_do(refused: ErrorKind) -> Option<&'static str> {
+    match refused {
+        ErrorKind::NotFound => Some("check the path"),
+        ErrorKind::PermissionDenied => Some("check whose it is, and its mode"),
+        ErrorKind::AlreadyExists => Some("choose another name"),
+        ErrorKind::NotADirectory => Some("name a folder"),
+        ErrorKind::IsADirectory => Some("name a file"),
+        _ => None,
+    }
+}
+
+const FLAGS: [(&str, &str); 4] =
+    [("key_file", "--key-file"), ("tags", "--no-mac"), ("anyone", "--anyone"), ("rdma_device", "--rdma-device")];
 
 /// A number with commas between thousands.
 pub fn grouped(number: u64) -> String {
@@ -246,6 +273,18 @@ mod tests {
         let error = anyhow::Error::new(full()).context("a.csv: the disk is full; free some of it").context("load");
         assert_eq!(reason(&error), "load: a.csv: the disk is full; free some of it");
         assert_eq!(reason(&anyhow::Error::new(full()).context("a.csv")), "a.csv: the disk is full");
+    }
+
+    #[test]
+    fn what_the_system_refuses_says_what_to_do_and_a_flag_has_its_name() {
+        let absent = || std::io::Error::from(ErrorKind::NotFound);
+        let text = reason(&anyhow::Error::new(absent()).context("a.csv"));
+        assert!(text.starts_with("a.csv: ") && text.ends_with("; check the path"), "{text}");
+        let text = reason(&anyhow::Error::new(absent()).context("a.csv cannot be read; bring it back"));
+        assert_eq!(text.matches(';').count(), 1, "{text}");
+        let network = overside::Network { rdma_device: Some("x".into()), ..overside::Network::default() };
+        let refused = overside::at("shm:x").network(&network).client(Default::default()).map(drop).unwrap_err();
+        assert!(reason(&refused.into()).starts_with("--rdma-device: shm:x "));
     }
 
     #[test]

@@ -124,17 +124,18 @@ pub fn parse_whole_key(schema: &Schema, text: &str) -> Result<Vec<Value>> {
 /// A row from its key and the text of the other columns: comma-separated, or a JSON object.
 ///
 /// # Errors
-/// A column too many or too few, a null where none may be, a value of another type.
+/// A column too many or too few, none of the others, a null where none may be, a value of another
+/// type.
 pub fn parse_row(schema: &Schema, key: &str, others: Option<&str>) -> Result<RecordBatch> {
     let arrow = Arc::new(to_arrow(schema));
     let mut texts: Vec<Option<String>> = vec![None; arrow.fields().len()];
     let keys = if schema.key().len() == 1 { vec![key.to_string()] } else { split_values(key)? };
     ensure!(keys.len() == schema.key().len(), "`{key}` has {} values, the key has {}", keys.len(), schema.key().len());
-    for (&column, text) in schema.key().iter().zip(keys) {
+    for (&column, text) in schema.key().iter().zip(keys.iter().cloned()) {
         texts[column] = Some(text);
     }
     match others {
-        None => {}
+        None => ensure!(texts.len() == keys.len(), "give the other columns, {}, too: {OTHERS}", other_names(schema)),
         Some(json) if json.trim_start().starts_with('{') => fill_from_json(schema, json, &mut texts)?,
         Some(list) => fill_from_list(schema, list, &mut texts)?,
     }
@@ -194,13 +195,12 @@ fn split_values(text: &str) -> Result<Vec<String>> {
 fn fill_from_list(schema: &Schema, list: &str, texts: &mut [Option<String>]) -> Result<()> {
     let others: Vec<usize> = (0..texts.len()).filter(|column| !schema.key().contains(column)).collect();
     let values = if others.len() == 1 { vec![list.to_string()] } else { split_values(list)? };
-    let names = || others.iter().map(|&c| schema.columns()[c].name.as_str()).collect::<Vec<_>>().join(",");
     ensure!(
         values.len() == others.len(),
         "{} values for the {} columns {}; a null is an empty field",
         values.len(),
         others.len(),
-        names()
+        other_names(schema)
     );
     for (column, value) in others.into_iter().zip(values) {
         texts[column] = Some(value).filter(|value| !value.is_empty());
@@ -208,9 +208,16 @@ fn fill_from_list(schema: &Schema, list: &str, texts: &mut [Option<String>]) -> 
     Ok(())
 }
 
+/// The columns that are not of the key.
+fn other_names(schema: &Schema) -> String {
+    let others = schema.columns().iter().enumerate().filter(|(column, _)| !schema.key().contains(column));
+    others.map(|(_, column)| column.name.as_str()).collect::<Vec<_>>().join(",")
+}
+
 fn fill_from_json(schema: &Schema, json: &str, texts: &mut [Option<String>]) -> Result<()> {
     use serde_json::Value as Json;
-    let object: serde_json::Map<String, Json> = serde_json::from_str(json).context("the value is no JSON object")?;
+    let object: serde_json::Map<String, Json> =
+        serde_json::from_str(json).context("the value is no JSON object, as {\"name\": 1.5}")?;
     for (name, value) in object {
         let column = schema.column(&name)?;
         ensure!(!schema.key().contains(&column), "`{name}` is part of the key: give it there");
@@ -260,6 +267,8 @@ fn value_of(array: &dyn Array) -> Value {
 fn ticks(array: &dyn Array, unit: &TimeUnit) -> i64 {
     overside_files::text::ticks(array, unit, 0)
 }
+
+const OTHERS: &str = "comma-separated, or as a JSON object by name";
 
 #[cfg(test)]
 mod tests {
@@ -325,7 +334,7 @@ mod tests {
         assert_eq!(list.column(2).as_primitive::<Decimal128Type>().value(0), 250);
         assert!(list.column(3).is_null(0));
         let told = |value| format!("{:#}", parse_row(&schema, "1", value).unwrap_err());
-        assert!(told(None).contains("`place` may not be null"));
+        assert!(told(None).contains("give the other columns, place,price,day, too"));
         assert!(told(Some("x")).contains("1 values for the 3 columns place,price,day"));
         assert!(told(Some("x,abc,")).contains("column `price`: `abc` is no decimal"));
         assert!(told(Some(r#"{"nowhere": 1}"#)).contains("nowhere"));

@@ -71,15 +71,17 @@ Examples:
   overside run --print-library";
 
 pub(super) const SERVE: &str = "\
-Serve tables on each address until Ctrl-C or SIGTERM. The first line of the output says where. Over
-shm: any process of the same user may connect, read and change every table; over tcp: and rdma:
+Serve tables on each address until Ctrl-C or SIGTERM. The first lines of the output say where.
+
+Over shm: any process of the same user may connect, read and change every table; over tcp: and rdma:
 every holder of the key. Without a key, which is for this host alone, any process of the same user
-may, or with --anyone of every user. Both sides of a connection prove the key, and every frame
-carries a tag made with it, but nothing on the wire is secret. Tables live in memory: they are gone
-when the server ends, unless --data names a directory. Then every change is in a log there before it
-is acknowledged, and a server that starts from the directory has all of them. Nothing in the
-directory is encrypted. The server ends with status 1 if a bug, or a disk that fails, keeps it from
-going on.
+may, or with --anyone of every user. Both sides of a connection prove the key, and nothing on the
+wire is secret (`overside help keys`).
+
+Tables live in memory: they are gone when the server ends, unless --data names a directory. Then
+every change is in a log there before it is acknowledged, and a server that starts from the
+directory has all of them. Nothing in the directory is encrypted. The server ends with status 1 if a
+bug, or a disk that fails, keeps it from going on.
 
 Where `overside calibrate` has stored no prices, it measures some before it listens, which takes a
 second or two, and more on a busy machine. It says so on standard error meanwhile.";

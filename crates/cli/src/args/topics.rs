@@ -159,9 +159,10 @@ alone can read. Make it once, and copy it to the other hosts by a way that you t
   overside serve --listen tcp:0.0.0.0:7070 --key-file key
   overside scan tcp:10.0.0.1:7070 trips --key-file key
 
-Both sides of a connection prove that they have the key, and every frame carries a tag made with it.
-Nothing on the wire is encrypted. With --no-mac on both sides frames carry no tag: a stranger who
-can write to the wire may then change what travels on it.
+Both sides of a connection prove that they have the key. Over tcp: every frame carries a tag made
+with it; over rdma: only the messages that set a connection up do, and what the device carries does
+not. Nothing on the wire is encrypted. With --no-mac on both sides there are no tags: an attacker
+who can write to the wire can then change what travels.
 
 Every holder of the key may read and change every table. A node of volumes may ask for more: its
 --access FILE has lines `VOLUME ro|rw KEYFILE`, and clients give the volume's key by --access-key.";

@@ -1,6 +1,6 @@
 //! `overside volume`: block volumes.
 
-use super::{At, Wire, bytes};
+use super::{At, Wire, bytes, number};
 use clap::{Args, Subcommand};
 use overside::Transport;
 use overside::vault::cache::PolicyKind;
@@ -64,8 +64,8 @@ pub enum VolumeCommand {
 pub struct Create {
     /// The volume's name: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// The volume's size in bytes, as 512M or 2G.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    /// The volume's size in bytes, as 512M or 2G: a multiple of 4K.
+    #[arg(long, value_name = "BYTES", value_parser = blocks)]
     pub size: usize,
     /// What it lies on: paths of new files, volumes of other nodes (ADDR/VOLUME), `memory` or
     /// memory:SIZE. `overside help volume create` has more.
@@ -166,6 +166,16 @@ pub struct ServeVolumes {
     /// What goes over a network.
     #[command(flatten)]
     pub network: Wire,
+}
+
+/// As many bytes as whole blocks of a volume have.
+fn blocks(text: &str) -> Result<usize, String> {
+    let bytes = bytes(text)?;
+    if bytes.is_multiple_of(4096) {
+        Ok(bytes)
+    } else {
+        Err("a volume's size is a multiple of 4K, as 512M or 2G".into())
+    }
 }
 
 /// Bytes, or 0 for none.
@@ -278,7 +288,7 @@ pub struct BenchVolume {
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub give_up: Option<u32>,
     /// The seed of the random places.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number, allow_hyphen_values = true)]
     pub seed: u64,
     /// How it learns of completions. interrupt: it sleeps until one comes. poll: it never sleeps,
     /// and takes a processor. auto: it polls before it sleeps while that pays.
@@ -449,8 +459,8 @@ pub struct ResizeVolume {
     /// Which volume.
     #[command(flatten)]
     pub of: AnyVolume,
-    /// The new size in bytes, as 4G: larger than before.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    /// The new size in bytes, as 4G: a multiple of 4K, and larger than before.
+    #[arg(long, value_name = "BYTES", value_parser = blocks)]
     pub size: usize,
 }
 

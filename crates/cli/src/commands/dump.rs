@@ -1,6 +1,6 @@
 //! `overside dump`
 
-use super::scan::borrowed;
+use super::scan::{borrowed, numbers};
 use crate::args::Dump;
 use crate::output::{self, Grid, Progress, grouped};
 use crate::signals::Signals;
@@ -106,7 +106,7 @@ impl Dumping<'_> {
         let bound = |key: &Option<String>| key.as_deref().map(|key| parse_key(schema, key)).transpose();
         let (from, to) = (bound(&self.args.from).context("--from")?, bound(&self.args.to).context("--to")?);
         let (from, to) = (from.as_deref().map(borrowed), to.as_deref().map(borrowed));
-        let columns = self.args.columns.iter().map(|name| schema.column(name)).collect::<Result<Vec<_>, _>>()?;
+        let columns = numbers(schema, &self.args.columns)?;
         let options = ScanOptions {
             from: from.as_deref().map_or(Bound::Unbounded, Bound::Included),
             to: to.as_deref().map_or(Bound::Unbounded, Bound::Included),

@@ -31,6 +31,11 @@ pub(super) fn run(options: &Run) -> Result<()> {
     }
     let library = library()?;
     let (program, arguments) = options.command.split_first().context("name the program to run after `--`")?;
+    ensure!(
+        !program.as_bytes().starts_with(b"-"),
+        "{} is no option of run (`overside run --help`); write the program behind --",
+        program.display()
+    );
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload(&library));
     if let Some(volume) = &options.volume {
@@ -38,7 +43,7 @@ pub(super) fn run(options: &Run) -> Result<()> {
     }
     if !options.verbose {
         let error = command.exec();
-        bail!("{} cannot be started: {error}", program.display());
+        return Err(error).with_context(|| format!("{} cannot be started", program.display()));
     }
     let (mut report, place) = report()?;
     // Ctrl-C reaches the program as well; its report is to be told all the same.

@@ -6,7 +6,7 @@ use crate::outlet::Outlet;
 use crate::output::{self, Grid, Progress, grouped, json_value};
 use crate::signals::Signals;
 use crate::values::{Range, parse_key, parse_key_prefix, parse_values, write_value_ref};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use arrow_schema::{DataType, SchemaRef};
 use overside::table::arrow::{BatchBuilder, projected_to_arrow};
 use overside::table::block::Answer;
@@ -31,8 +31,7 @@ pub fn run(args: &args::Scan, signals: &Signals) -> Result<()> {
     let (mut client, table) = open(&args.at, &args.table)?;
     let (from, to) = range(args, table.schema())?;
     let (from, to) = (from.as_ref().map(|key| borrowed(key)), to.as_ref().map(|key| borrowed(key)));
-    let columns = args.columns.iter().map(|name| table.schema().column(name));
-    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    let columns = numbers(table.schema(), &args.columns)?;
     let index = args.index.as_deref().map(|names| index::columns(table.schema(), names)).transpose()?;
     let options = ScanOptions {
         index: index.as_deref(),
@@ -73,6 +72,17 @@ fn range(args: &args::Scan, schema: &Schema) -> Result<Range> {
         Ok(key.as_deref().map(parse).transpose()?.map_or(Bound::Unbounded, Bound::Included))
     };
     Ok((bound(&args.from).context("--from")?, bound(&args.to).context("--to")?))
+}
+
+/// The numbers of columns by their names.
+///
+/// # Errors
+/// There is no such column, or one is named twice.
+pub fn numbers(schema: &Schema, names: &[String]) -> Result<Vec<usize>> {
+    for (at, name) in names.iter().enumerate() {
+        ensure!(!names[..at].contains(name), "--columns names `{name}` twice; name it once");
+    }
+    Ok(names.iter().map(|name| schema.column(name)).collect::<Result<_, _>>()?)
 }
 
 pub fn borrowed(key: &[Value]) -> Vec<ValueRef<'_>> {

@@ -25,6 +25,8 @@ fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
         (&["scan", "shm:x", "t", "--mode", "fast"], "auto, copy, gather, delta or in-place"),
         (&["serve"], "--listen"),
         (&["load", "shm:x", "t"], "FILE"),
+        (&["scan", "shm:x", "t", "--limit", "-1"], "a whole number"),
+        (&["volume", "create", "v", "--size", "5", "--on", "memory"], "a multiple of 4K"),
         (&["demo", "--scale", "-1"], "scale factor"),
         (&["bench", "weather"], "verbs, transmit, delta"),
         (&["bench", "delta", "--over", "udp"], "shm"),
@@ -50,6 +52,10 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
         (&["scan", "@", "u"], &["\"u\"", "t"]),
         (&["get", "@", "u", "1"], &["\"u\""]),
         (&["scan", "@", "t", "--columns", "id,size"], &["`size`"]),
+        (&["scan", "@", "t", "--columns", "id,name,id"], &["`id` twice"]),
+        (&["scan", "@", "t", "--rdma-device", "rxe0"], &["--rdma-device: ", "leave it out"]),
+        (&["load", "@", "t", "absent.csv"], &["absent.csv", "; check the path"]),
+        (&["put", "@", "t", "1"], &["name,price", "comma-separated"]),
         (&["scan", "@", "t", "--from", "x"], &["--from", "`id`", "int64"]),
         (&["scan", "@", "t", "--from", "1,2"], &["--from", "int64"]),
         (&["get", "@", "t", "first"], &["`id`", "int64"]),
@@ -57,7 +63,10 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
         (&["put", "@", "t", "4", "d,cheap"], &["`price`", "`cheap`"]),
         (&["put", "@", "t", "4", r#"{"size": 1}"#], &["size"]),
         (&["scan", "@", "t", "--out", "rows.json"], &["rows.json", ".parquet"]),
-        (&["scan", "@", "t", "--out", "no/such/folder.csv"], &["no/such/folder.csv"]),
+        (&["scan", "@", "t", "--out", "no/such/folder.csv"], &["no/such/folder.csv", "; check the path"]),
+        (&["man", "/dev/null"], &["/dev/null", "; choose another name"]),
+        (&["run", "--bogus", "--", "true"], &["--bogus is no option of run"]),
+        (&["run", "--", "no/such/program"], &["no/such/program cannot be started", "; check the path"]),
     ] {
         let told = server.fails(arguments);
         assert!(expected.iter().all(|part| told.contains(part)), "{arguments:?}: {told}");

@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::measure::{Bar, Ratio, alternate};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use keeper::Keeper;
 use pair::{Ends, Pair, side_name};
 use program::{Family, Job, STREAM_BYTES};
@@ -41,6 +41,15 @@ pub(super) fn program(arguments: &[OsString]) -> Result<()> {
 pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let mut figure = Figure::new("sockets", "the kernel, and shared memory", "Sockets of unmodified programs");
     let library = setting.library.context("there is no sockets library")?;
+    let mut names: Vec<String> = PLACEMENTS.iter().map(echo_name).collect();
+    names.extend([Job::Stream, Job::Connect, Job::Idle].map(|job| job.name().to_owned()));
+    names.extend(postgresql::names().chain(redis::names()).map(str::to_owned));
+    // Of all figures it may choose among those of another.
+    ensure!(
+        !setting.installed || names.iter().any(|name| setting.wants(name)),
+        "no series of sockets has that in its name; --only chooses among {}",
+        names.join(", ")
+    );
     let mut all = Vec::new();
     for placement in PLACEMENTS.into_iter().filter(|placement| setting.wants(&echo_name(placement))) {
         all.push(echo(setting, library, placement)?);

@@ -201,6 +201,10 @@ pub fn account(name: &str) -> Option<(u32, u32)> {
 const ACCOUNT: &str = "postgres";
 /// Transactions of a session that is replayed.
 const REPLAYED: u64 = 2_000;
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    WORK.into_iter().map(|(name, _)| name).chain([super::REPLAY])
+}
+
 const WORK: [(&str, &[&str]); 8] = [
     (super::SELECT_1, &["-S", "-M", "prepared"]),
     ("pgbench select-only, simple, 1 client", &["-S", "-M", "simple"]),

@@ -87,6 +87,10 @@ fn rate(said: &str) -> Option<f64> {
 /// The most that a client has under way.
 const PIPELINE: u64 = 16;
 /// Clients and requests under way of each.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    WORK.into_iter().map(|(name, _)| name)
+}
+
 const WORK: [(&str, &[&str]); 4] = [
     (super::GET_1, &["-c", "1"]),
     (super::GET_50, &["-c", "50"]),

@@ -89,7 +89,7 @@ pub fn run(args: &VolumeStatus) -> Result<()> {
 /// What the node says of itself.
 pub fn report(address: &str, volume: &str, network: &Wire) -> Result<Report> {
     let node = overside::at(address).network(&network.network());
-    node.node_status(volume, PATIENCE).with_context(|| format!("{address} does not say how it does"))
+    node.node_status(volume, PATIENCE).with_context(|| format!("the status of {address} cannot be had"))
 }
 
 fn writer(volume: &VolumeReport) -> Option<&SessionReport> {
@@ -118,22 +118,22 @@ fn shown(volume: &VolumeReport, now: SystemTime) -> String {
         let (bytes, hits, misses) = (grouped(counts.cache_bytes), grouped(counts.hits), grouped(counts.misses));
         text += &format!("  cache of {bytes} bytes: {hits} hits, {misses} misses\n");
     }
-    let mut grid = Grid::new(&["  member", "bytes", "state", "checksums"], &[false, true, false, false]);
+    let mut grid = Grid::new(&["member", "bytes", "state", "checksums"], &[false, true, false, false]);
     for member in &volume.members {
         let state = if member.stale { "stale" } else { "current" };
         let sums = if member.sums { "crc32c" } else { "none" };
-        grid.push(vec![format!("  {}", member.place), grouped(member.bytes), state.to_owned(), sums.to_owned()]);
+        grid.push(vec![member.place.clone(), grouped(member.bytes), state.to_owned(), sums.to_owned()]);
     }
-    text += &grid.render();
+    text += &indented(&grid);
     if volume.sessions.is_empty() {
         return text + "  nobody is attached\n";
     }
-    let names = ["  client", "role", "requests", "bytes", "under way", "waiting since"];
+    let names = ["client", "role", "requests", "bytes", "under way", "waiting since"];
     let mut grid = Grid::new(&names, &[false, false, true, true, true, false]);
     for session in &volume.sessions {
         let away = if session.connections == 0 { ", away" } else { "" };
         grid.push(vec![
-            format!("  process {}{away}", session.process),
+            format!("process {}{away}", session.process),
             role(session.role).to_owned(),
             grouped(session.requests),
             grouped(session.bytes),
@@ -141,7 +141,12 @@ fn shown(volume: &VolumeReport, now: SystemTime) -> String {
             waiting_since(session, now).unwrap_or_else(|| "-".to_owned()),
         ]);
     }
-    text + &grid.render()
+    text + &indented(&grid)
+}
+
+/// Below its volume's name.
+fn indented(grid: &Grid) -> String {
+    grid.render().lines().map(|line| format!("  {line}\n")).collect()
 }
 
 fn described(volume: &VolumeReport, now: SystemTime) -> Value {
