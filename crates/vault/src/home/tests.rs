@@ -651,6 +651,34 @@ fn a_note_takes_no_member_of_a_volume_that_was_moved() {
     home.device("moved", &clock).unwrap();
 }
 
+/// Nor of one that is in another home by now, once something was written to it.
+#[test]
+fn a_note_takes_no_member_that_was_written_wherever_its_volume_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let [home, other] = ["home", "other"].map(|name| Home::open(&folder.path().join(name)).unwrap());
+    for layout in [LayoutKind::Concat, LayoutKind::Mirror] {
+        let (clock, two) = (clock(), creation(folder.path(), layout, 2));
+        let note = home.folder().join(format!("pg{}", unfinished::NOTE_SUFFIX));
+        let held = Unfinished::note(home.folder(), ("pg", &two.id), two.members.iter().enumerate()).unwrap();
+        let text = fs::read(&note).unwrap();
+        drop(held);
+        home.create(&two, &clock).unwrap();
+        write(&home, 5);
+        for suffix in [SUFFIX, INTENTS_SUFFIX] {
+            let file = format!("pg{suffix}");
+            let _ = fs::rename(home.folder().join(&file), other.folder().join(&file));
+        }
+        fs::write(&note, &text).unwrap();
+        let members = vec![MemberSpec::Memory(None)];
+        let memory = Creation { name: "new".to_owned(), members, ..creation(folder.path(), LayoutKind::Concat, 1) };
+        home.create(&memory, &clock).unwrap();
+        assert!(!note.exists() && two.members.iter().all(|spec| spec.path().unwrap().exists()), "{layout:?}");
+        assert_eq!(content(&other), 5, "{layout:?}");
+        other.delete("pg", &clock).unwrap();
+        home.delete("new", &clock).unwrap();
+    }
+}
+
 #[test]
 fn places_that_are_no_line_of_text_are_refused_before_they_are_noted() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use overside_verbs::Clock;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
 use super::description::{Description, id_text, member_text, parse_id, take_member};
 use super::making::side_of;
@@ -98,7 +100,9 @@ fn take_away(
             let volumes = volumes.iter().flatten().filter(|volume| volume.id == id);
             volumes.flat_map(|volume| &volume.members).any(|(member, _)| member.is_where(spec))
         };
-        for (number, spec) in members.iter().filter(|(_, spec)| !is_member(spec)) {
+        // Nothing is written before a volume comes about: this one did, and is in another home now.
+        let is_used = members.iter().any(|(_, spec)| spec.path().is_some_and(|path| is_written(path, &id)));
+        for (number, spec) in members.iter().filter(|(_, spec)| !is_used && !is_member(spec)) {
             if let MemberSpec::Remote(remote) = spec {
                 let left = remote::release_left(reach, remote, (id, *number), &**clock);
                 left.map_err(|why| HomeError::Member { path: spec.named(), why })?;
@@ -118,6 +122,13 @@ fn take_away(
         }
     }
     fs::remove_file(path).map_err(of(path))
+}
+
+/// Whether a member of this volume has any bytes behind what it says of itself.
+fn is_written(path: &Path, id: &[u8; 16]) -> bool {
+    let Some(found) = superblock(path).ok().filter(|found| found.id == *id) else { return false };
+    let data = |file: File| rustix::fs::seek(file, SeekFrom::Data(found.data_start()));
+    File::open(path).is_ok_and(|file| data(file) != Err(Errno::NXIO))
 }
 
 /// What a note says, but for its end.
