@@ -2,6 +2,7 @@
 
 mod ends;
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use ends::{End, both, fresh_name, pair, pair_with, process};
@@ -73,6 +74,26 @@ fn long_lists_inline_bytes_and_hidden_memory_arrive_in_order() {
         assert_eq!(received.bytes as usize, expected.len(), "message {i}");
         assert_eq!(&received.buffer.as_ref().unwrap()[..expected.len()], &expected[..], "message {i}");
     }
+}
+
+/// What is posted is read where it lies, when the receiver takes it. Of a list that was copied first
+/// it would get what lay there before (to-copy §3 TC-M01).
+#[test]
+fn a_list_is_assembled_from_where_its_pieces_lie() {
+    let (mut a, to_b, mut b, from_a) = pair();
+    b.post_receives(Some(from_a), 1, 4096);
+    let buffers = a.buffers(3, 1024);
+    let places: Vec<u64> = buffers.iter().map(|buffer| buffer.as_ptr().addr() as u64).collect();
+    let list = buffers.into_iter().rev().map(|buffer| View::prefix(buffer, 1000)).reduce(View::then).unwrap();
+    a.post(to_b, vec![WorkRequest::send(5, list)]);
+    // By the kernel: no program may write what its request names.
+    let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+    for (place, fill) in places.iter().zip(1..) {
+        memory.write_all_at(&[fill; 1000], *place).unwrap();
+    }
+    let (_, received) = both(&mut a, 1, &mut b, 1);
+    let expected = [[3; 1000], [2; 1000], [1; 1000]].concat();
+    assert!(received[0].buffer.as_ref().unwrap()[..3000] == expected[..]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::*;
 #[derive(Debug)]
 struct Attached {
     device: Box<dyn Device>,
-    _served: Served,
+    _served: Vec<Served>,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -30,7 +30,7 @@ fn attached_with(transport: &str, in_file: bool, options: NodeOptions) -> Attach
     let name = fresh_name(transport);
     let served = serve(transport, &name, device, options);
     let device = Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap();
-    Attached { device: Box::new(device), _served: served, _folder: folder }
+    Attached { device: Box::new(device), _served: vec![served], _folder: folder }
 }
 
 impl Device for Attached {
@@ -130,7 +130,71 @@ mod as_a_member_of_another_node {
         let range = (4096, 1 << 20);
         let again = Box::new(move || attach().ok());
         let device = RemoteMember::new(Some(volume), again, range, SystemClock::handle(), &SystemThreads).unwrap();
-        Box::new(Attached { device: Box::new(device), _served: served, _folder: None })
+        Box::new(Attached { device: Box::new(device), _served: vec![served], _folder: None })
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+/// Nodes that each serve one such device, and what another node has of them.
+fn on_nodes(devices: Vec<Box<dyn Device>>) -> (Vec<Served>, Vec<Box<dyn Device>>) {
+    use overside_service::SystemThreads;
+    use overside_vault::members::RemoteMember;
+    let member = |device: Box<dyn Device>| {
+        let (name, bytes) = (fresh_name("tcp"), device.geometry().bytes);
+        let served = serve("tcp", &name, device, NodeOptions::default());
+        let attach = move || Link::attach(provider("tcp"), &name, "v", LinkOptions::default()).ok();
+        let (first, clock) = (attach(), SystemClock::handle());
+        let member = RemoteMember::new(first, Box::new(attach), (0, bytes), clock, &SystemThreads).unwrap();
+        (served, Box::new(member) as Box<dyn Device>)
+    };
+    devices.into_iter().map(member).unzip()
+}
+
+fn memory() -> Box<dyn Device> {
+    Box::new(MemoryDevice::new(1 << 19).unwrap())
+}
+
+mod raid_5_over_three_nodes {
+    use super::*;
+    use overside_volume::Raid;
+
+    fn open() -> Box<dyn Device> {
+        let (nodes, members) = on_nodes(vec![memory(), memory(), memory()]);
+        let raid = Raid::parity(members, 8192).unwrap();
+        Box::new(Attached { device: Box::new(raid), _served: nodes, _folder: None })
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+/// RAID 0 of one node over mirrors of two others.
+mod stripes_over_nodes_of_mirrors {
+    use super::*;
+    use overside_volume::{Array, Raid};
+
+    fn open() -> Box<dyn Device> {
+        let mirror = || Box::new(Raid::mirror(vec![memory(), memory()]).unwrap()) as Box<dyn Device>;
+        let (mut nodes, members) = on_nodes(vec![mirror(), mirror()]);
+        let name = fresh_name("shm");
+        let stripes = Array::stripes(members, 8192).unwrap();
+        // The client's node ends first.
+        nodes.insert(0, serve("shm", &name, Box::new(stripes), NodeOptions::default()));
+        let device = Link::attach(provider("shm"), &name, "v", LinkOptions::default()).unwrap();
+        Box::new(Attached { device: Box::new(device), _served: nodes, _folder: None })
+    }
+
+    overside_conformance::device_tests!(open);
+}
+
+mod a_concatenation_of_two_nodes {
+    use super::*;
+    use overside_volume::Array;
+
+    fn open() -> Box<dyn Device> {
+        let (nodes, members) = on_nodes(vec![memory(), memory()]);
+        let all = Array::concat(members).unwrap();
+        Box::new(Attached { device: Box::new(all), _served: nodes, _folder: None })
     }
 
     overside_conformance::device_tests!(open);
