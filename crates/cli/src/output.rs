@@ -46,7 +46,8 @@ pub fn reason(error: &anyhow::Error) -> String {
         text = text + separator + &cause;
     }
     let refused = error.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    match refused.and_then(what_to_do) {
+    let unknown = text.contains("failed to lookup address").then_some("check the host's name");
+    match refused.and_then(what_to_do).or(unknown) {
         // The sentence says it already.
         Some(advice) if !text.contains(';') => text + "; " + advice,
         _ => text,
@@ -66,6 +67,7 @@ fn what_to_do(refused: ErrorKind) -> Option<&'static str> {
         ErrorKind::AlreadyExists => Some("choose another name"),
         ErrorKind::NotADirectory => Some("name a folder"),
         ErrorKind::IsADirectory => Some("name a file"),
+        ErrorKind::FileTooLarge => Some("make it smaller, or raise the limit of the file system or of `ulimit -f`"),
         _ => None,
     }
 }

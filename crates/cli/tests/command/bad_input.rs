@@ -64,6 +64,12 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
         (&["put", "@", "t", "4", r#"{"size": 1}"#], &["size"]),
         (&["scan", "@", "t", "--out", "rows.json"], &["rows.json", ".parquet"]),
         (&["scan", "@", "t", "--out", "no/such/folder.csv"], &["no/such/folder.csv", "; check the path"]),
+        (
+            &["volume", "serve", "--listen", "@", "--home", "/dev/null/x", "--cache", "64K", "--block", "1M"],
+            &["no room for a block of 1,048,576", "--cache 0"],
+        ),
+        (&["load", "tcp:no.such.host.invalid:1", "t", "absent.parquet"], &["absent.parquet", "; check the path"]),
+        (&["tables", "tcp:no.such.host.invalid:1"], &["no.such.host.invalid", "; check the host's name"]),
         (&["man", "/dev/null"], &["/dev/null", "; choose another name"]),
         (&["run", "--bogus", "--", "true"], &["--bogus is no option of run"]),
         (&["run", "--", "no/such/program"], &["no/such/program cannot be started", "; check the path"]),

@@ -127,6 +127,8 @@ impl Link {
 /// Why there was no Hello. Servers of versions before 4 close such a connection without a word.
 fn unheard(error: ClientError) -> ClientError {
     let ClientError::Link(LinkError::Disconnected { status, reason }) = error else { return error };
-    let reason = format!("{reason}, without a word on Hello; is the server older than version 4 of the protocol?");
+    let reason = format!(
+        "{reason}, without a word on Hello; is this a node of volumes, or a server older than version 4 of the protocol?"
+    );
     ClientError::Link(LinkError::Disconnected { status, reason })
 }

@@ -219,6 +219,12 @@ impl Home {
             let path = description;
             return Err(HomeError::Member { path, why: format!("a volume has 1 to {MEMBERS_MAX} members (--on)") });
         }
+        for (at, spec) in creation.members.iter().enumerate() {
+            if creation.members[..at].iter().any(|before| before.is_where(spec)) {
+                let why = "is named twice; name each member once".to_owned();
+                return Err(HomeError::Member { path: spec.named(), why });
+            }
+        }
         let durable = creation.members.iter().filter(|spec| spec.is_durable()).count();
         if creation.layout.is_redundant() && durable != 0 && durable != count {
             let why = "a mirror or RAID 5 of files and memory would read what the memory has lost; use files alone";

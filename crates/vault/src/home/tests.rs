@@ -31,6 +31,18 @@ fn buffer() -> overside_memory::Buffer {
 }
 
 #[test]
+fn a_member_that_is_named_twice_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::open(&folder.path().join("home")).unwrap();
+    let mut twice = creation(folder.path(), LayoutKind::Mirror, 2);
+    twice.members[1] = twice.members[0].clone();
+    let refused = home.create(&twice, &clock()).unwrap_err().to_string();
+    assert!(refused.contains("m0.img: is named twice"), "{refused}");
+    let memory = Creation { members: vec![MemberSpec::Memory(None); 2], layout: LayoutKind::Concat, ..twice };
+    home.create(&memory, &clock()).unwrap();
+}
+
+#[test]
 fn a_volume_of_files_is_one_whenever_it_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let (home, clock) = (Home::open(&folder.path().join("home")).unwrap(), SystemClock::handle());

@@ -16,7 +16,7 @@ pub struct Key([u8; 32]);
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// It cannot be read.
-    #[error("the key file {path} cannot be read: {reason}")]
+    #[error("the key file {path} cannot be read: {reason}; check the path, and whose it is")]
     Unreadable {
         /// The path as given.
         path: String,

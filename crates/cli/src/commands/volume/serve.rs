@@ -3,9 +3,9 @@
 use super::change::HomeKeeper;
 use super::{home, processor_time};
 use crate::args::ServeVolumes;
-use crate::output;
+use crate::output::{self, grouped};
 use crate::signals::{Doorbell, NO_THREAD};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use overside::service::{Notices, OnFailure, ServiceOptions};
 use overside::vault::cache::{CacheOptions, PolicyKind};
 use overside::vault::fronts::nbd::{NbdOptions, NbdServer, NbdSocket, NodeExports};
@@ -30,11 +30,12 @@ use std::thread::JoinHandle;
 pub fn run(args: &ServeVolumes) -> Result<()> {
     // Before anything is served, so that no signal finds the node without its end prepared.
     let doorbell = Doorbell::new()?;
+    let options = options(args)?;
     let home = home(&args.home)?;
     // Before the folder is read, so that no volume comes between.
     let changes = watch(&home)?;
     let keeper = HomeKeeper { home: home.clone(), open };
-    let node = Node::new(SystemClock::handle(), NodeOptions { keeper: Some(Arc::new(keeper)), ..options(args)? })?;
+    let node = Node::new(SystemClock::handle(), NodeOptions { keeper: Some(Arc::new(keeper)), ..options })?;
     let names = home.list()?;
     let opened = names.iter().map(|name| (name, open(&home, &node, name)));
     let mut refused: Vec<_> = opened.filter_map(|(name, opened)| Some((name, opened.err()?))).collect();
@@ -142,6 +143,12 @@ impl Drop for Fronts {
 fn options(args: &ServeVolumes) -> Result<NodeOptions> {
     let writes = if args.writes == "back" { Writes::Back } else { Writes::Through };
     let (bytes, block_bytes) = (args.cache as u64, args.block as u64);
+    ensure!(
+        bytes == 0 || bytes >= block_bytes,
+        "a cache of {} bytes has no room for a block of {}; give a larger --cache, a smaller --block, or --cache 0 for none",
+        grouped(bytes),
+        grouped(block_bytes)
+    );
     let policy = PolicyKind::named(&args.policy).context("there is no such policy")?;
     let cache = CacheOptions { bytes, block_bytes, policy };
     let access = args.access.as_deref().map(access).transpose()?;
