@@ -289,6 +289,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RL
 f = fresh(text=b'inherited'); os.dup2(f, 3000, inheritable=True)
 if os.fork() == 0: os.execl(sys.executable, 'python3', '-c', 'import os; print(os.pread(3000, 100, 0), flush=True)')
 os.wait(); os.close(3000); os.close(f)
+# Arguments in registers and on the stack, to another program.
+digits, nothing = [str(digit).encode() for digit in range(9)], (ctypes.c_char_p * 2)(b'only=this', None)
+for call in (lambda: c.execl(b'/bin/echo', b'echo', *digits, None), lambda: c.execlp(b'echo', b'echo', None),
+             lambda: c.execle(b'/usr/bin/env', b'env', *[b'-u', b'none'] * 4, None, nothing)):
+    sys.stdout.flush(); child = os.fork()
+    if child == 0: call(); os._exit(1)
+    print(os.waitpid(child, 0)[1])
 # Its output on the volume, and programs' elsewhere.
 f = fresh(); sys.stdout.flush(); out = os.dup(1); os.dup2(f, 1)
 said = subprocess.run(['/bin/echo', 'piped'], stdout=subprocess.PIPE).stdout
@@ -320,11 +327,18 @@ print(ctypes.CDLL(None).dprintf(f, b'over'), os.read(f, 5))";
     assert_eq!(kept.ok(&["python3", "-c", prints]), "-1 b'Linux'\n");
     let streams = "import ctypes, os
 out = os.dup(1); f = os.open('a.db', os.O_RDWR); os.dup2(f, 1)
-try: os.execv('/none', ['none'])
-except OSError: pass
-c = ctypes.CDLL(None); stream = ctypes.c_void_p.in_dll(c, 'stdout')
+c = ctypes.CDLL(None)
+EXEC
+stream = ctypes.c_void_p.in_dll(c, 'stdout')
 fails = c.puts(b'over') < 0 or c.fflush(stream) < 0; c.__fpurge(stream); os.dup2(out, 1); print(fails)";
-    assert_eq!(kept.ok(&["python3", "-c", streams]), "True\n");
+    for call in [
+        "c.execv(b'/none', (ctypes.c_char_p * 2)(b'none', None))",
+        "c.execl(b'/none', b'none', None)",
+        "c.execlp(b'/none', b'none', None)",
+        "c.execle(b'/none', b'none', None, (ctypes.c_char_p * 1)(None))",
+    ] {
+        assert_eq!(kept.ok(&["python3", "-c", &streams.replace("EXEC", call)]), "True\n", "{call}");
+    }
     assert_eq!(kept.ok(&["python3", "-c", "import os; print(os.read(os.open('a.db', 0), 5))"]), "b'Linux'\n");
     if rustix::process::geteuid().is_root() {
         let write = "import os

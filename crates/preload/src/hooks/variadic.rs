@@ -1,7 +1,8 @@
 //! Functions that take any number of arguments, which Rust cannot define.
 //!
 //! Each saves the registers in which arguments come, and lets this library do what must be done
-//! first. Then it jumps to the C library's own with everything as it was.
+//! first. Then it jumps to the C library's own with everything as it was. Those that execute a
+//! program may come back, and are called with a list.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -9,19 +10,29 @@ use super::{descriptors, give_up, give_up_to};
 use crate::settle::Reader;
 use crate::{epoll, errno, files, fork, iovecs, real, table};
 
-extern "C" fn before_execl() -> *const c_void {
-    fork::before_exec("exec");
-    real::address(c"execl")
+type Strings = *const *const c_char;
+
+unsafe extern "C" fn executes(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: [preload-real] the program's arguments, as a list.
+    fork::exec(|| unsafe { real::execv(path, arguments) })
 }
 
-extern "C" fn before_execlp() -> *const c_void {
-    fork::before_exec("exec");
-    real::address(c"execlp")
+unsafe extern "C" fn executes_by_name(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: [preload-real] the program's arguments, as a list.
+    fork::exec(|| unsafe { real::execvp(path, arguments) })
 }
 
-extern "C" fn before_execle() -> *const c_void {
-    fork::before_exec("exec");
-    real::address(c"execle")
+unsafe extern "C" fn executes_in(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: [preload-program] behind the last of the arguments, which is null, the program names the environment.
+    let environment = unsafe {
+        let mut last = arguments;
+        while !(*last).is_null() {
+            last = last.add(1);
+        }
+        last.add(1).cast::<Strings>().read()
+    };
+    // SAFETY: [preload-real] the program's arguments, as a list.
+    fork::exec(|| unsafe { real::execve(path, arguments, environment) })
 }
 
 extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
@@ -305,10 +316,62 @@ macro_rules! variadic {
     )*};
 }
 
+/// What comes in registers is put before what comes on the stack: a list, which ends as the
+/// program has it end.
+macro_rules! lists {
+    ($($name:ident: $by:ident;)*) => {$(
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "pop r11",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push r11",
+                "call {by}",
+                "pop r11",
+                "add rsp, 40",
+                "push r11",
+                "ret",
+                by = sym $by,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "sub sp, sp, #80",
+                "stp x29, x30, [sp]",
+                "mov x29, sp",
+                "stp x1, x2, [sp, #24]",
+                "stp x3, x4, [sp, #40]",
+                "stp x5, x6, [sp, #56]",
+                "str x7, [sp, #72]",
+                "add x1, sp, #24",
+                "bl {by}",
+                "ldp x29, x30, [sp]",
+                "add sp, sp, #80",
+                "ret",
+                by = sym $by,
+            )
+        }
+    )*};
+}
+
+lists! {
+    execl: executes;
+    execlp: executes_by_name;
+    execle: executes_in;
+}
+
 variadic! {
-    execl: before_execl;
-    execlp: before_execlp;
-    execle: before_execle;
     dprintf: before_dprintf;
     __dprintf_chk: before_dprintf_chk;
     syscall: before_syscall;
