@@ -585,7 +585,7 @@ fn what_cannot_be_is_one_line() {
         command.args(["run", "--volume", &format!("x={address}/db"), option, value, "--", "true"]);
         told(&command.current_dir(&kept.folder).output().unwrap())
     };
-    for (option, field) in [("--key-file", "key_file: "), ("--rdma-device", "rdma_device: ")] {
+    for (option, field) in [("--key-file", "--key-file: "), ("--rdma-device", "--rdma-device: ")] {
         let text = with(option, "none");
         assert!(text.contains(field) && text.contains("leave it out"), "{text}");
     }
