@@ -20,6 +20,20 @@ fn two_rows_without_column_c() {
 }
 
 #[test]
+fn rows_of_which_nothing_is_sent_are_no_messages_and_empty_values_are() {
+    let nothing = [
+        Shape::strided(0, 16, 2, &[]).unwrap(),
+        Shape::strided(0, 16, 2, &[Run::new(4, 0)]).unwrap(),
+        Shape::mapped(vec![0, 9], &[]).unwrap(),
+    ];
+    for shape in nothing {
+        assert_eq!((shape.bytes(), shape.messages().count()), (0, 0), "{shape:?}");
+    }
+    let values = Shape::variable(0, vec![0, 0, 3, 3], None).unwrap();
+    assert_eq!(values.messages().lengths().collect::<Vec<_>>(), [0, 3, 0]);
+}
+
+#[test]
 fn one_box_yields_both_payloads() {
     // d-rdma Fig. 10 DR-M39: positions 0..8 fetched as one box; each mask picks its row's positions.
     let rows = Shape::strided(0, 4, 2, &[Run::new(0, 2), Run::new(3, 1)]).unwrap();

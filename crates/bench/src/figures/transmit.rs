@@ -207,7 +207,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     let all = messages.len() * CLIENTS.len();
     for (at, message_bytes) in messages.iter().enumerate() {
         for (of, clients) in CLIENTS.into_iter().enumerate() {
-            // With fewer buffers for each client, what is copied out would wait for buffers, and what is gathered not.
+            // They are in common: who is first in turn may take those of others, so that what is copied waits where gathered bytes do not.
             let pool = sender.pool(*message_bytes, (POOL_BYTES / message_bytes).clamp(8.max(4 * clients), 2048))?;
             setting.progress.part("transmit", at * CLIENTS.len() + of, all);
             sender.connect(clients, *message_bytes, pool.capacity())?;
