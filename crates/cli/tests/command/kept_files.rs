@@ -2,10 +2,12 @@
 
 use super::server::told;
 use super::volumes::{ANOTHER, KEY, Node};
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::sync::Once;
+use std::time::{Duration, SystemTime};
 
 /// A node with a volume of files, `db`, and a folder for a program.
 struct Kept {
@@ -60,15 +62,37 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// The library of this build is beside the command, in a build of everything; else it is built here.
+/// A build of everything leaves the library among what others depend on; what lies beside the command
+/// may be from before. Where neither is as new as the code, it is built here.
 fn build_library() {
-    let folder = Path::new(env!("CARGO_BIN_EXE_overside")).parent().unwrap();
-    let name = "liboverside_preload.so";
-    if [folder.join(name), folder.join("deps").join(name)].iter().any(|path| path.exists()) {
-        return;
-    }
-    let built = Command::new(env!("CARGO")).args(["build", "--package", "overside-preload"]).status().unwrap();
-    assert!(built.success());
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_overside")).parent().unwrap();
+        let name = "liboverside_preload.so";
+        let (beside, built) = (folder.join(name), folder.join("deps").join(name));
+        let made = |path: &Path| fs::metadata(path).and_then(|of| of.modified()).ok();
+        if made(&beside).max(made(&built)) < Some(newest(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())) {
+            let done = Command::new(env!("CARGO")).args(["build", "--package", "overside-preload"]).status().unwrap();
+            assert!(done.success());
+        }
+        if made(&built) > made(&beside) {
+            // Whoever loads it has the one or the other.
+            let new = folder.join(format!("{name}.{}", std::process::id()));
+            fs::copy(&built, &new).unwrap();
+            fs::rename(&new, &beside).unwrap();
+        }
+    });
+}
+
+/// When the last of the code below a folder was changed; tests are none.
+fn newest(folder: &Path) -> SystemTime {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let of = entries.filter(|path| !path.ends_with("tests")).filter_map(|path| match path.is_dir() {
+        true => Some(newest(&path)),
+        false if path.extension() == Some("rs".as_ref()) => fs::metadata(path).unwrap().modified().ok(),
+        false => None,
+    });
+    of.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// As many bytes as this, none like its neighbours.
