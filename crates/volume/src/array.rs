@@ -10,7 +10,7 @@ use overside_memory::Buffer;
 use overside_verbs::VerbsError;
 use overside_verbs::watch::Watch;
 
-use crate::below::{self, Below};
+use crate::below::{Below, watch_all};
 use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
 use crate::layout::{Concat, Layout, LayoutError, Piece, Stripes};
 use crate::slots::Slots;
@@ -106,7 +106,7 @@ impl Array {
         let lengths: Vec<u64> = of.iter().map(|geometry| geometry.bytes).collect();
         let layout = layout(&lengths, unit_bytes)?;
         let read_only = of.iter().any(|geometry| geometry.read_only);
-        let watch = below::watch(members.iter().map(|member| &**member))?;
+        let watch = watch_all(members.iter().map(|member| &**member))?;
         Ok(Array {
             geometry: Geometry { bytes: layout.bytes(), unit_bytes, read_only },
             layout,

@@ -58,7 +58,7 @@ impl<D: Device> Below<D> {
 ///
 /// # Errors
 /// The system has no descriptor.
-pub(crate) fn watch<'a>(devices: impl Iterator<Item = &'a dyn Device>) -> Result<Option<Watch>, VerbsError> {
+pub fn watch_all<'a>(devices: impl Iterator<Item = &'a dyn Device>) -> Result<Option<Watch>, VerbsError> {
     let mut watch = None;
     for (token, fd) in devices.enumerate().filter_map(|(token, device)| Some((token, device.fd()?))) {
         let watch = match &mut watch {

@@ -42,7 +42,7 @@ mod wait;
 pub mod wire;
 
 pub use array::{Array, ArrayError};
-pub use below::Below;
+pub use below::{Below, watch_all};
 pub use device::{Completion, Device, DeviceError, Geometry, Hint, Request, SECTOR_BYTES, Work};
 pub use memory::MemoryDevice;
 #[cfg(mutants)]

@@ -37,7 +37,7 @@ use overside_verbs::watch::Watch;
 use overside_verbs::{Clock, VerbsError};
 
 use crate::array::ArrayError;
-use crate::below;
+use crate::below::watch_all;
 use crate::device::{Completion, Device, DeviceError, Geometry, Hint, Request, Work};
 use crate::intents::{self, Intents};
 use crate::layout::{Layout, LayoutError, Mirror, Parity, Piece};
@@ -215,7 +215,7 @@ impl Raid {
     fn watch_all(&mut self) -> Result<(), VerbsError> {
         let store = self.intents.as_ref().map(|intents| &intents.store);
         let devices = self.members.all.iter().map(|member| &member.device).chain(store);
-        self.watch = below::watch(devices.map(|device| &**device))?;
+        self.watch = watch_all(devices.map(|device| &**device))?;
         Ok(())
     }
 

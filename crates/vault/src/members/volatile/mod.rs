@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use overside_memory::{Buffer, Bytes, Segment};
 use overside_verbs::watch::Watch;
 use overside_verbs::{Clock, VerbsError};
-use overside_volume::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work, complete};
+use overside_volume::{Completion, Device, DeviceError, Geometry, Request, SECTOR_BYTES, Work, complete, watch_all};
 
 use crate::server::lock;
 use log::{BLOCK, Record, RecordKind};
@@ -148,7 +148,7 @@ impl Volatile {
         let first = side.records.pop_front().zip(side.places.pop_front()).ok_or(DeviceError::Failed)?;
         side.of.clear();
         complete(&mut *side.device, clock, Work::Write { at: first.1, from: first.0, fua: false }, PATIENCE).1?;
-        this.watch = watch(&*this.base, Some(&*side.device)).map_err(|_| DeviceError::Failed)?;
+        this.watch = watch_all([&*this.base, &*side.device].into_iter()).map_err(|_| DeviceError::Failed)?;
         this.side = Some(side);
         Ok((this, lost))
     }
@@ -156,7 +156,7 @@ impl Volatile {
     fn with(base: Box<dyn Device>, side: Option<VolatileSide>) -> Result<Volatile, VerbsError> {
         let geometry = base.geometry();
         Ok(Volatile {
-            watch: watch(&*base, None)?,
+            watch: watch_all([&*base].into_iter())?,
             base,
             side,
             geometry,
@@ -620,18 +620,6 @@ impl Device for Volatile {
         let side = self.side.as_ref().and_then(|side| side.device.due());
         [self.base.due(), side].into_iter().flatten().min()
     }
-}
-
-fn watch(base: &dyn Device, side: Option<&dyn Device>) -> Result<Option<Watch>, VerbsError> {
-    let mut watch = None;
-    for (token, fd) in [Some(base), side].into_iter().flatten().filter_map(Device::fd).enumerate() {
-        let watch = match &mut watch {
-            Some(watch) => watch,
-            none => none.insert(Watch::new()?),
-        };
-        watch.add(fd, token as u64)?;
-    }
-    Ok(watch)
 }
 
 fn apply<'a>(sectors: impl Iterator<Item = (&'a u64, &'a Sector)>, at: u64, bytes: &mut [u8]) {
