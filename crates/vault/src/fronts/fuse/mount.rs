@@ -119,13 +119,13 @@ fn place(path: &Path) -> io::Result<(PathBuf, bool)> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| io::Error::other("this names no file"))?;
     let path = fs::canonicalize(folder)?.join(name);
-    let found = match fs::symlink_metadata(&path) {
-        // Whoever served it was killed.
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+    let found = match asked(&path) {
+        // Whoever served it was killed: before we asked, or before it answered.
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => {
             unmount(&path);
             fs::symlink_metadata(&path)
         }
-        found => found,
+        _ => fs::symlink_metadata(&path),
     };
     match found {
         Ok(found) if !found.is_file() => Err(io::Error::other("this is no regular file; choose another name")),
@@ -140,6 +140,11 @@ fn place(path: &Path) -> io::Result<(PathBuf, bool)> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether a server, if there is one, answers. Attributes may be the kernel's own copy.
+fn asked(path: &Path) -> Result<(), Errno> {
+    rustix::fs::statfs(path).map(drop)
 }
 
 fn mount(path: &Path, read_only: bool, (user, group): (u32, u32)) -> io::Result<OwnedFd> {
@@ -208,6 +213,8 @@ const HELPER: &str = "fusermount3";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fronts::fuse::wire::{Answer, Call, FuseRequest};
+    use rustix::event::{PollFd, PollFlags};
 
     #[test]
     fn only_an_empty_file_is_mounted_over() {
@@ -222,5 +229,34 @@ mod tests {
         assert_eq!(place(&folder.path().join("a/b")).unwrap_err().kind(), io::ErrorKind::NotFound);
         std::os::unix::fs::symlink(&path, folder.path().join("link")).unwrap();
         assert!(place(&folder.path().join("link")).is_err(), "a link is no place");
+    }
+
+    /// A killed server may end while we wait for its answer, and what it had said is remembered.
+    #[test]
+    fn the_file_of_a_server_that_ends_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("volume");
+        let mut mount = match Mount::new(&path, false) {
+            Ok(mount) => mount,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let mut message = vec![0; 1 << 21];
+        let mut next = |mount: &Mount| {
+            let mut waiting = [PollFd::new(mount, PollFlags::IN)];
+            rustix::event::poll(&mut waiting, None).unwrap();
+            let length = rustix::io::read(mount, &mut message).unwrap();
+            FuseRequest::parse(&message[..length], length).unwrap()
+        };
+        let FuseRequest { unique, call: Call::Init { minor, readahead, .. } } = next(&mount) else { panic!("not it") };
+        rustix::io::write(&mount, &Answer::init(unique, minor, readahead, 0).bytes(0)).unwrap();
+        let other = std::thread::spawn({
+            let path = path.clone();
+            move || place(&path)
+        });
+        next(&mount);
+        mount.queue = fs::File::open("/dev/null").unwrap().into();
+        let (taken, made) = other.join().unwrap().unwrap();
+        assert!(taken.file_name() == path.file_name() && !made);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0, "nothing is mounted there");
     }
 }
