@@ -157,6 +157,26 @@ impl Delivery {
         Ok(())
     }
 
+    /// Sends a message of as many pieces as a gather list has entries, and one of one more, as they
+    /// lie: each is a request, and the second is packed for it (to-copy §5.1 TC-M06).
+    ///
+    /// # Errors
+    /// When other bytes come, or in another number of requests.
+    pub fn check_lists(&mut self) -> Result<(), Failure> {
+        let longest = self.endpoint.capabilities().sge_max;
+        for pieces in [longest, longest + 1] {
+            let runs: Vec<Run> = (0..pieces as u64).map(|i| Run::new(2 * i, 1)).collect();
+            let shape = Arc::new(Shape::list(&runs)?);
+            let before = self.receivers[0].requests;
+            let came = self.send(&shape, None)?;
+            let requests = self.receivers[0].requests - before;
+            if requests != 1 || came != messages(&self.memory, &shape) {
+                return Err(format!("{pieces} pieces: other bytes, or {requests} requests").into());
+            }
+        }
+        Ok(())
+    }
+
     /// Sends a table's rows to all destinations but the last at once, and with them, to the last, a
     /// region of any kind from numbers, of the same rows or others.
     ///
@@ -312,9 +332,9 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
 
 /// Tests of declared sends through `$delivery`, a function from a number of destinations to a
 /// [`Delivery`], if there is one. A shared send to so many is compared with separate ones, in
-/// tiles of several sizes. Random regions go by plan, as they lie, by threshold and each of these
-/// ways. Where `$delivery` answers none, for want of a device, nothing is tested. The crate that
-/// tests so has `proptest`.
+/// tiles of several sizes. A message of too many pieces for a list is sent. Random regions go by
+/// plan, as they lie, by threshold and each of these ways. Where `$delivery` answers none, for want
+/// of a device, nothing is tested. The crate that tests so has `proptest`.
 #[macro_export]
 macro_rules! declared_tests {
     ($delivery:path, destinations: $destinations:literal, ways: [$($way:ident),+], cases: $cases:literal) => {
@@ -324,6 +344,12 @@ macro_rules! declared_tests {
             for tile_bytes in [200, 700, 5000, 1 << 20] {
                 delivery.check_shared_as_separate(200, tile_bytes).unwrap();
             }
+        }
+
+        #[test]
+        fn a_message_of_more_pieces_than_a_list_takes_is_packed() {
+            let Some(mut delivery) = $delivery(1) else { return };
+            delivery.check_lists().unwrap();
         }
 
         fn ways() -> impl proptest::strategy::Strategy<Value = Option<Option<overside_planner::Force>>> {

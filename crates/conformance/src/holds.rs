@@ -3,7 +3,8 @@
 //!
 //! [`check`] sends messages whose holds panic, post to the other end, find their own queue lent,
 //! deregister memory, and open and close ports of the same provider. All the same each message
-//! arrives once and in order, each report comes, and each hold is released once.
+//! arrives once and in order, each report comes, and each hold is released once. [`check_waiting`]
+//! sends one that waits for its receive, and looks how long it is held.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,8 @@ struct End {
     pair: QueuePair,
     came: Vec<Vec<u8>>,
     sent: Vec<u64>,
+    /// Receives that are not posted yet.
+    spare: Vec<(u64, Buffer)>,
     /// What it receives into stays registered.
     _region: MemoryRegion,
 }
@@ -98,22 +101,10 @@ fn post_now(end: &Shared) -> Result<bool, VerbsError> {
 /// # Errors
 /// When a message, a report or the release of a hold is missing, comes twice or out of order.
 pub fn check(harness: &dyn Harness) -> Result<(), Failure> {
-    let (provider, other) = (harness.provider(), harness.provider());
-    let (domain, others) = (provider.allocate_domain()?, other.allocate_domain()?);
-    let name = harness.name();
-    let mut listener = provider.listen(&domain, &name)?;
-    let connecting = std::thread::spawn(move || {
-        let link = other.connect(&others, &name, LIMIT)?;
-        Ok::<_, VerbsError>((End::new(&*other, &others, link)?, other))
-    });
-    let link = listener.accept(LIMIT)?.ok_or("nobody connected")?;
-    let one = End::new(&*provider, &domain, link)?;
-    let (two, _other) = connecting.join().map_err(|_| "the connecting thread panicked")??;
-    let ends = [one, two].map(|end| Arc::new(Mutex::new(end)));
+    let Connected { provider, domain, ends, other: _other } = connect(harness, RECEIVES)?;
+    let ends = ends.map(|end| Arc::new(Mutex::new(end)));
 
-    let mut memory = Segment::shared(4096)?.carve(4096).pop().ok_or("no memory")?;
-    memory.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 251) as u8);
-    let memory = Arc::new(memory);
+    let memory = Arc::new(patterned()?);
     let segment = Memory::Segment(memory.segment().clone());
     let _region = provider.register(&domain, &segment, Access::LOCAL)?;
     let counts = Arc::new(Counts::default());
@@ -144,6 +135,73 @@ pub fn check(harness: &dyn Harness) -> Result<(), Failure> {
         return Err(format!("{panics} polls panicked").into());
     }
     Ok(())
+}
+
+/// Sends a message that nobody has a receive for, from memory that its sender keeps no more.
+///
+/// # Errors
+/// When the memory is let go before the end of the request is reported, or not then; or when other
+/// bytes come (to-copy §5.5 TC-M13).
+pub fn check_waiting(harness: &dyn Harness) -> Result<(), Failure> {
+    let Connected { provider, domain, ends: [mut one, mut two], other: _other } = connect(harness, 0)?;
+    let memory = Arc::new(patterned()?);
+    let expected = memory[..MESSAGE_BYTES as usize].to_vec();
+    let region = provider.register(&domain, &Memory::Segment(memory.segment().clone()), Access::LOCAL)?;
+    let view = View::of(&memory, &Shape::contiguous(0, MESSAGE_BYTES)?)?;
+    let (mut batch, held) = (VecDeque::from([WorkRequest::send(0, view)]), Arc::downgrade(&memory));
+    drop(memory);
+    let begun = Instant::now();
+    while two.came.is_empty() || one.sent.is_empty() {
+        one.queue.post(one.pair, &mut batch)?;
+        one.progress();
+        two.progress();
+        if one.sent.is_empty() && held.strong_count() == 0 {
+            return Err("what is under way is not held".into());
+        }
+        if begun.elapsed() > UNTAKEN {
+            two.queue.post_receive(Some(two.pair), &mut two.spare)?;
+        } else if !one.sent.is_empty() {
+            return Err("a message that nobody has taken has ended".into());
+        }
+        if begun.elapsed() > LIMIT {
+            return Err(format!("{} messages came, {} ends were reported", two.came.len(), one.sent.len()).into());
+        }
+    }
+    provider.deregister(region)?;
+    if two.came != [expected] || held.strong_count() > 0 {
+        return Err(format!("other bytes came, or they are held {} times", held.strong_count()).into());
+    }
+    Ok(())
+}
+
+/// A connection.
+struct Connected {
+    provider: Arc<dyn Provider>,
+    domain: ProtectionDomain,
+    ends: [End; 2],
+    other: Arc<dyn Provider>,
+}
+
+/// Both ends post so many receives at first.
+fn connect(harness: &dyn Harness, receives: usize) -> Result<Connected, Failure> {
+    let (provider, other) = (harness.provider(), harness.provider());
+    let (domain, others) = (provider.allocate_domain()?, other.allocate_domain()?);
+    let name = harness.name();
+    let mut listener = provider.listen(&domain, &name)?;
+    let connecting = std::thread::spawn(move || {
+        let link = other.connect(&others, &name, LIMIT)?;
+        Ok::<_, VerbsError>((End::new(&*other, &others, link, receives)?, other))
+    });
+    let link = listener.accept(LIMIT)?.ok_or("nobody connected")?;
+    let one = End::new(&*provider, &domain, link, receives)?;
+    let (two, other) = connecting.join().map_err(|_| "the connecting thread panicked")??;
+    Ok(Connected { provider, domain, ends: [one, two], other })
+}
+
+fn patterned() -> Result<Buffer, Failure> {
+    let mut memory = Segment::shared(4096)?.carve(4096).pop().ok_or("no memory")?;
+    memory.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 251) as u8);
+    Ok(memory)
 }
 
 fn done(ends: &[Shared; 2], counts: &Counts) -> bool {
@@ -181,14 +239,20 @@ fn lock(end: &Shared) -> MutexGuard<'_, End> {
 }
 
 impl End {
-    fn new(provider: &dyn Provider, domain: &ProtectionDomain, link: overside_verbs::Link) -> Result<Self, VerbsError> {
+    fn new(
+        provider: &dyn Provider,
+        domain: &ProtectionDomain,
+        link: overside_verbs::Link,
+        receives: usize,
+    ) -> Result<Self, VerbsError> {
         let mut queue = CompletionQueue::new(provider.open_port(domain, PortOptions::default())?);
         let pair = queue.attach(link)?;
         let buffers = Segment::private(RECEIVES * RECEIVE_BYTES)?.carve(RECEIVE_BYTES);
         let memory = Memory::Segment(buffers[0].segment().clone());
         let region = provider.register(domain, &memory, Access::LOCAL)?;
-        queue.post_receive(Some(pair), &mut buffers.into_iter().map(|buffer| (0, buffer)).collect())?;
-        Ok(Self { queue, pair, came: Vec::new(), sent: Vec::new(), _region: region })
+        let mut spare: Vec<(u64, Buffer)> = buffers.into_iter().map(|buffer| (0, buffer)).collect();
+        queue.post_receive(Some(pair), &mut spare.drain(..receives).collect())?;
+        Ok(Self { queue, pair, came: Vec::new(), sent: Vec::new(), spare, _region: region })
     }
 
     /// Takes what has come and ended; all of it, also where a hold panics.
@@ -221,4 +285,6 @@ const DEEDS: u64 = 6;
 const ANSWER: u64 = u64::MAX;
 const RECEIVES: usize = 32;
 const RECEIVE_BYTES: usize = 1024;
+/// How long a message waits for a receive.
+const UNTAKEN: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(30);

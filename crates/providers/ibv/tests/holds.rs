@@ -1,4 +1,5 @@
-//! Holds that do anything as they are released: no message, report or other hold suffers.
+//! Holds that do anything as they are released: no message, report or other hold suffers. And how
+//! long they are kept.
 //!
 //! Where there is no device, nothing is tested: `cargo xtask guest conformance` runs this on one.
 
@@ -11,12 +12,22 @@ use overside_verbs::handshake::Key;
 
 #[test]
 fn whatever_a_hold_does_as_it_is_released() {
+    let Some(harness) = harness() else { return };
+    overside_conformance::holds::check(&harness).unwrap();
+}
+
+#[test]
+fn what_nobody_has_taken_is_held() {
+    let Some(harness) = harness() else { return };
+    overside_conformance::holds::check_waiting(&harness).unwrap();
+}
+
+fn harness() -> Option<Processes> {
     if let Err(why) = devices() {
         assert!(std::env::var_os("OVERSIDE_DEVICE_EXPECTED").is_none(), "there must be a device here: {why}");
-        return;
+        return None;
     }
-    let harness = Processes::new(provider, module_path!()).named(loopback_name);
-    overside_conformance::holds::check(&harness).unwrap();
+    Some(Processes::new(provider, module_path!()).named(loopback_name))
 }
 
 fn provider() -> Arc<dyn Provider> {

@@ -1,4 +1,5 @@
-//! Holds that do anything as they are released: no message, report or other hold suffers.
+//! Holds that do anything as they are released: no message, report or other hold suffers. And how
+//! long they are kept.
 
 use std::sync::Arc;
 
@@ -8,6 +9,14 @@ use overside_verbs::Provider;
 
 #[test]
 fn whatever_a_hold_does_as_it_is_released() {
-    let harness = Processes::new(|| -> Arc<dyn Provider> { ShmProvider::new().unwrap() }, module_path!());
-    overside_conformance::holds::check(&harness).unwrap();
+    overside_conformance::holds::check(&harness()).unwrap();
+}
+
+#[test]
+fn what_nobody_has_taken_is_held() {
+    overside_conformance::holds::check_waiting(&harness()).unwrap();
+}
+
+fn harness() -> Processes {
+    Processes::new(|| -> Arc<dyn Provider> { ShmProvider::new().unwrap() }, module_path!())
 }
