@@ -6,8 +6,10 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use overside_vault::fronts::fuse::{FuseError, FuseMount, FuseServer};
 use overside_verbs::SystemClock;
@@ -244,6 +246,75 @@ fn it_ends_when_it_is_stopped_or_unmounted_and_the_file_goes() {
     let Some(mut served) = Served::memory() else { return };
     if rustix::mount::unmount(served.path(), rustix::mount::UnmountFlags::empty()).is_err() {
         return;
+    }
+    served.thread.take().unwrap().join().unwrap();
+}
+
+/// A device that ends nothing.
+#[derive(Debug)]
+struct Stuck {
+    geometry: Geometry,
+    held: VecDeque<Request>,
+    /// Requests that it has, and how often it was looked at.
+    counts: Arc<[AtomicUsize; 2]>,
+}
+
+impl Device for Stuck {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, batch: &mut VecDeque<Request>) {
+        self.held.append(batch);
+        self.counts[0].store(self.held.len(), Ordering::Relaxed);
+    }
+
+    fn poll(&mut self, _: &mut Vec<Completion>) -> usize {
+        self.counts[1].fetch_add(1, Ordering::Relaxed);
+        0
+    }
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// As many requests are under way as a server takes, and the file is unmounted by force.
+#[test]
+fn a_full_server_hears_that_its_file_is_gone() {
+    let (geometry, counts) = (Geometry { bytes: BYTES, unit_bytes: 512, read_only: false }, Arc::default());
+    let stuck = Stuck { geometry, held: VecDeque::new(), counts: Arc::clone(&counts) };
+    let Some(mut served) = Served::of(stuck) else { return };
+    let count = |which: usize| counts[which].load(Ordering::Relaxed);
+    let file = served.open();
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(|| file.read_at(&mut [0; 512], 0).unwrap_err());
+        }
+        // By io_uring each processor has places of its own, which may not all be taken.
+        let (limit, mut before) = (Instant::now() + Duration::from_secs(60), usize::MAX);
+        while count(0) < 64 && count(0) != before {
+            before = count(0);
+            assert!(Instant::now() < limit, "{before} requests arrive");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        // It is busy, and in error all the same. Who may not do that has it ended otherwise.
+        if rustix::mount::unmount(served.path(), rustix::mount::UnmountFlags::FORCE) == Err(Errno::PERM) {
+            served.stopper.notify();
+        }
+    });
+    let looked = count(1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(count(1) - looked < 20, "it looked {} times although nothing came", count(1) - looked);
+    // What it has taken may end for a while.
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !served.thread.as_ref().unwrap().is_finished() {
+        assert!(Instant::now() < limit, "it goes on without its file");
+        std::thread::sleep(Duration::from_millis(20));
     }
     served.thread.take().unwrap().join().unwrap();
 }

@@ -177,10 +177,7 @@ impl FuseServer {
                             return Ok(found);
                         }
                         Errno::NODEV => {
-                            self.gone = true;
-                            // It is in error for ever, which wakes whoever waits for it.
-                            let _ = epoll::delete(&self.wakes.epoll, &self.mount);
-                            self.listens = false;
+                            self.unmounted();
                             return Ok(found);
                         }
                         errno => return Err(failed("read of /dev/fuse", errno).into()),
@@ -361,7 +358,24 @@ impl FuseServer {
             told.map_err(|errno| failed("epoll_ctl", errno))?;
         }
         let until = self.device.device.due().into_iter().chain(self.wakes.stops_until).min();
-        Ok(self.wakes.wait(sleeps, until, |token, _| self.readable |= token == KERNEL)?)
+        let mut fails = false;
+        self.wakes.wait(sleeps, until, |token, flags| {
+            self.readable |= token == KERNEL;
+            fails |= token == KERNEL && flags.contains(EventFlags::ERR);
+        })?;
+        // Told however much is under way, when nothing is read.
+        if fails {
+            self.unmounted();
+        }
+        Ok(())
+    }
+
+    /// Somebody has unmounted the file.
+    fn unmounted(&mut self) {
+        self.gone = true;
+        // It is in error for ever, which wakes whoever waits for it.
+        let _ = epoll::delete(&self.wakes.epoll, &self.mount);
+        self.listens = false;
     }
 }
 
