@@ -46,6 +46,10 @@ struct Done {
 }
 
 impl Ended {
+    pub(super) fn new() -> Result<Ended, VerbsError> {
+        Ok(Ended { done: Mutex::default(), signal: Signal::new()? })
+    }
+
     pub(super) fn push(&self, completion: Completion) {
         let mut done = lock(&self.done);
         done.completions.push(completion);
@@ -65,7 +69,7 @@ impl Door {
     pub(super) fn new(node: Arc<Node>, to: Arc<Attachment>, before: Vec<Arc<Attachment>>) -> Result<Door, VerbsError> {
         let geometry = to.volume.geometry();
         let geometry = Geometry { read_only: geometry.read_only || !to.writes, ..geometry };
-        let ended = Arc::new(Ended { done: Mutex::default(), signal: Signal::new()? });
+        let ended = Arc::new(Ended::new()?);
         to.connected();
         Ok(Door { node, to, before, geometry, next: 0, in_flight: 0, refused: Vec::new(), ended })
     }

@@ -57,25 +57,68 @@ impl Processes {
         if watched.of.keys().all(|session| *session == asks) {
             return;
         }
-        let mut ended = Vec::new();
-        if let Some(watch) = &watched.watch {
-            // Without an answer the connections' ends tell.
-            let _ = watch.wait(Duration::ZERO, |session, _| ended.push(session));
-        }
-        for session in ended {
-            if let Some(who) = watched.leave(session) {
-                who.fence();
-            }
-        }
+        // It says of some at a time; those that have left are not said again.
+        while watched.fence_some() {}
     }
 }
 
 impl Watched {
+    /// Whether there were any.
+    fn fence_some(&mut self) -> bool {
+        let mut ended = Vec::new();
+        if let Some(watch) = &self.watch {
+            // Without an answer the connections' ends tell.
+            let _ = watch.wait(Duration::ZERO, |session, _| ended.push(session));
+        }
+        let mut some = false;
+        for who in ended.into_iter().filter_map(|session| self.leave(session)) {
+            who.fence();
+            some = true;
+        }
+        some
+    }
+
     fn leave(&mut self, session: u64) -> Option<Arc<Attachment>> {
         let (end, who) = self.of.remove(&session)?;
         if let Some(watch) = &self.watch {
             watch.remove(&end);
         }
         Some(who)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use overside_verbs::SystemClock;
+    use overside_volume::MemoryDevice;
+
+    use super::*;
+    use crate::server::blocks::Registered;
+    use crate::server::volume::Volume;
+    use crate::server::{About, NodeOptions};
+
+    /// More than a watch says at a time.
+    #[test]
+    fn however_many_have_ended_all_are_fenced_off() {
+        let (device, clock) = (Box::new(MemoryDevice::new(1 << 20).unwrap()), SystemClock::handle());
+        let memory = Arc::new(Registered::new(0));
+        let volume = Volume::new(device, &NodeOptions::default(), clock, About::default(), None, memory).unwrap();
+        let (volume, processes) = (Arc::new(volume), Processes::default());
+        let enter = |session: u64, process| {
+            let who = Arc::new(Attachment::new(session, volume.clone(), true, (process, 7)));
+            processes.enter(&who, Some(process));
+            who
+        };
+        let asks = enter(1, std::process::id());
+        let mut children: Vec<Child> = (0..200).map(|_| Command::new("sleep").arg("1000").spawn().unwrap()).collect();
+        let ended: Vec<_> = children.iter().zip(2..).map(|(child, session)| enter(session, child.id())).collect();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        processes.fence_ended(asks.session);
+        assert!(ended.iter().all(|who| who.is_fenced()) && !asks.is_fenced());
     }
 }

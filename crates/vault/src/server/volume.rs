@@ -632,3 +632,36 @@ const BODY: usize = HEADER - overside_service::CONTROL_HEADER;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long a node that ends waits for its disks.
 const END_PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use overside_memory::Segment;
+    use overside_verbs::SystemClock;
+    use overside_volume::MemoryDevice;
+
+    use super::*;
+
+    /// It has passed every look but the last one by then.
+    #[test]
+    fn a_write_that_waits_for_the_device_is_none_once_its_session_is_fenced_off() {
+        let (device, clock) = (Box::new(MemoryDevice::new(1 << 20).unwrap()), SystemClock::handle());
+        let (options, memory) = (NodeOptions::default(), Arc::new(Registered::new(0)));
+        let blocks = Arc::new(Blocks::new(4096, 1, &memory, options.cache).unwrap());
+        let volume = Volume::new(device, &options, clock.clone(), About::default(), None, memory).unwrap();
+        let volume = Arc::new(volume);
+        let attachment = Arc::new(Attachment::new(1, volume.clone(), true, (0, 0)));
+        attachment.with(|ledger| ledger.begin(0, 4096, clock.now()));
+        let from = Bytes::from(Segment::private(4096).unwrap().carve(4096).pop().unwrap());
+        let to = To::Door { ended: Arc::new(Ended::new().unwrap()), number: 0, tag: 0, fua: false };
+        let route = Route { attachment: attachment.clone(), to, flushes: false };
+        std::thread::scope(|scope| {
+            let another = lock(&volume.core);
+            scope.spawn(|| volume.submit(Work::Write { at: 0, from, fua: false }, route, &blocks, None));
+            std::thread::sleep(Duration::from_millis(100));
+            attachment.fence();
+            drop(another);
+        });
+        let counts = volume.counts();
+        assert_eq!((counts.writes, counts.failed), (0, 1));
+    }
+}
