@@ -506,7 +506,9 @@ mod tests {
     fn quick_runs_too_have_the_sends_that_rules_ask_for() {
         for quick in [true, false] {
             let cells = cells(quick);
-            for (record_bytes, per_send) in [(1024, 4), (1024, 6), (1024, 16), (128, 32), (64, 1), (256, 1)] {
+            for (record_bytes, per_send) in
+                [(1024, 4), (1024, 6), (1024, 16), (128, 32), (64, 1), (256, 1), (256, 64), (16384, 1)]
+            {
                 let asked = Cell { record_bytes, per_send };
                 assert_eq!(cells.iter().filter(|cell| **cell == asked).count(), 1, "quick: {quick}, {asked:?}");
             }

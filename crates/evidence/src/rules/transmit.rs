@@ -18,6 +18,8 @@ const ZERO_64: &str = "zero-copy 64 B, 15 clients";
 const INLINE_64: &str = "inline 64 B, 15 clients";
 const COPY_256: &str = "copy-out 256 B, 15 clients";
 const ZERO_256: &str = "zero-copy 256 B, 15 clients";
+const COPY_16_KIB: &str = "copy-out 16384 B, 15 clients";
+const ZERO_16_KIB: &str = "zero-copy 16384 B, 15 clients";
 /// A curve counts as saturated within a tenth of its best.
 const SATURATED: f64 = 0.9;
 const BELOW_16_KIB: (u64, u64) = (0, (16 << 10) - 1);
@@ -39,6 +41,11 @@ pub(super) const RULES: &[Rule] = &[
                 on(ZERO_128, On::Last),
                 on(ZERO_128, On::First),
                 AtLeast(2.0),
+            ),
+            part(
+                "sends of 16 KiB, zero-copy over copy-out: in 64 records of 256 B over in one record",
+                Of::Named(in_entries),
+                AtMost(1.0),
             ),
             part("longest send of 128 B, zero-copy over copy-out: lists are capped", Of::Named(reach), AtMost(0.99)),
         ],
@@ -271,6 +278,16 @@ const fn waits(says: &'static str, series: &'static str) -> ClaimPart {
 fn reach(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let end = |series| Ok(figure.curve(series, None)?.last().map_or(0.0, |place| place.x as f64));
     Ok(Reading::of(String::new(), &[end(ZERO_128)? / end(COPY_128)?], true).into_iter().collect())
+}
+
+/// What gathering gains over copying as many bytes, in many entries over in one.
+fn in_entries(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let gain = |zero, copy| -> Result<Vec<f64>, Lack> {
+        let rates = |series| figure.place(series, 16 << 10, None)?.values(figure, Rate);
+        Ok(over(&rates(zero)?, &rates(copy)?))
+    };
+    let ratios = over(&gain(ZERO_256, COPY_256)?, &gain(ZERO_16_KIB, COPY_16_KIB)?);
+    Ok(Reading::of(String::new(), &ratios, false).into_iter().collect())
 }
 
 /// At the send where each size saves most: what is left of the work, the larger records' over the
