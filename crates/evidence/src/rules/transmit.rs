@@ -57,6 +57,10 @@ pub(super) const RULES: &[Rule] = &[
             longest("… the sender's work for a byte", Work, COPY_1024, AtMost(1.0)),
             longest("1024 B gathered, the longest send over the shortest: throughput", Rate, ZERO_1024, AtLeast(1.0)),
             longest("… the sender's work for a byte", Work, ZERO_1024, AtMost(1.0)),
+            longest("128 B copied out: throughput", Rate, COPY_128, AtLeast(1.0)),
+            longest("… the sender's work for a byte", Work, COPY_128, AtMost(1.0)),
+            longest("128 B gathered: throughput", Rate, ZERO_128, AtLeast(1.0)),
+            longest("… the sender's work for a byte", Work, ZERO_128, AtMost(1.0)),
         ],
     ),
     rule(
