@@ -48,6 +48,11 @@ pub(super) const RULES: &[Rule] = &[
                 AtMost(1.0),
             ),
             part("longest send of 128 B, zero-copy over copy-out: lists are capped", Of::Named(reach), AtMost(0.99)),
+            part(
+                "128 B gathered, the longest list over the one before: throughput still rises where it is capped",
+                Of::Named(at_the_cap),
+                AtLeast(1.0),
+            ),
         ],
     ),
     rule(
@@ -282,6 +287,14 @@ const fn waits(says: &'static str, series: &'static str) -> ClaimPart {
 fn reach(figure: &Measured) -> Result<Vec<Reading>, Lack> {
     let end = |series| Ok(figure.curve(series, None)?.last().map_or(0.0, |place| place.x as f64));
     Ok(Reading::of(String::new(), &[end(ZERO_128)? / end(COPY_128)?], true).into_iter().collect())
+}
+
+/// The end of gathering's curve over the place before it.
+fn at_the_cap(figure: &Measured) -> Result<Vec<Reading>, Lack> {
+    let curve = figure.curve(ZERO_128, None)?;
+    let [.., before, last] = &curve[..] else { return Err(figure.lack(ZERO_128, Some(256), None)) };
+    let ratios = over(&last.values(figure, Rate)?, &before.values(figure, Rate)?);
+    Ok(Reading::of(String::new(), &ratios, false).into_iter().collect())
 }
 
 /// What gathering gains over copying as many bytes, in many entries over in one.
