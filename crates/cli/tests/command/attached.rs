@@ -147,6 +147,10 @@ fn a_volume_is_attached_by_one_writer_and_by_readers_beside_it() {
         .output();
     let told = String::from_utf8(output.unwrap().stderr).unwrap();
     assert!(told.contains("the node has no such volume"), "{told}");
+    // Who cannot say where it is gives the writer's place back.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut silent = overside(&[]).args(volume.attach_arguments("w.sock")).stdout(full).spawn().unwrap();
+    assert_eq!(silent.wait().unwrap().code(), Some(1));
     // Who finds no place for the socket has not taken the writer's.
     let told = volume.refuses("no/folder.sock", &[]);
     assert!(told.contains("No such file"), "{told}");

@@ -57,10 +57,7 @@ pub fn run(args: &Attach) -> Result<()> {
         Front::Fuse(mount, file) => Some(by_fuse(args, (mount, file), volume, doorbell)?),
         Front::Ublk(driver) => Some(by_ublk(args, *driver, volume, doorbell)?),
     };
-    if let Some(mut device) = device {
-        // So that the next writer need not wait.
-        handle.close(&mut *device, &SystemClock, GOODBYE_PATIENCE);
-    }
+    drop(device);
     if handle.is_refused() {
         bail!(DeviceError::Refused);
     }
@@ -72,7 +69,7 @@ pub fn run(args: &Attach) -> Result<()> {
 }
 
 /// A volume whose server ends once the node refuses to let it in again. Else no program would
-/// learn why each request fails.
+/// learn why each request fails. However that one ends, it says goodbye.
 #[derive(Debug)]
 struct Attached {
     volume: Volume,
@@ -102,6 +99,13 @@ impl Device for Attached {
     }
     fn due(&self) -> Option<Instant> {
         self.volume.due()
+    }
+}
+
+impl Drop for Attached {
+    /// So that the next writer need not wait.
+    fn drop(&mut self) {
+        self.handle.close(&mut self.volume, &SystemClock, GOODBYE_PATIENCE);
     }
 }
 
