@@ -31,7 +31,7 @@ fn a_server_ends_cleanly_on_either_signal() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut server = with_rows(1000);
         server.signal(signal);
-        assert!(ended(&mut server.child, Duration::from_secs(5)).success());
+        assert!(ended(&mut server.child, PATIENCE).success());
         let mut rest = String::new();
         server.output.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "ended; the tables are gone\n");
@@ -46,7 +46,7 @@ fn a_server_ends_cleanly_on_either_signal() {
         assert_eq!(listening["listening"][0], server.address);
         assert_eq!(listening["pid"], again.id());
         send(&again, Signal::TERM);
-        assert!(ended(&mut again, Duration::from_secs(5)).success());
+        assert!(ended(&mut again, PATIENCE).success());
     }
 }
 
@@ -70,13 +70,14 @@ fn a_scan_whose_reader_pauses_holds_nobody_up_and_goes_on() {
     assert_eq!(server.json(&["scan", "@", "t", "--out", &server.path("all.arrow")])["row_count"], 200_000);
     server.ok(&["put", "@", "t", "7", "changed,1"]);
     assert_eq!(server.json(&["get", "@", "t", "7"])["name"], "changed");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // A server that waited for it would wait for ten seconds.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     // Longer than a server waits for a client that takes nothing.
     std::thread::sleep(Duration::from_secs(12));
     assert!(paused.try_wait().unwrap().is_none());
     let mut text = String::new();
     paused.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(ended(&mut paused, Duration::from_secs(5)).success());
+    assert!(ended(&mut paused, PATIENCE).success());
     let scanned: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(scanned["row_count"], 200_000);
 }
@@ -184,9 +185,12 @@ fn a_server_that_is_killed_in_mid_scan_is_an_error_at_once() {
     let start = Instant::now();
     send(&scan, Signal::CONT);
     let output = scan.wait_with_output().unwrap();
-    // Within a second where the machine has time for it.
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Within a second where the machine has time for it; a client waits for half a minute.
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     assert!(told(&output).contains("ended") && told(&output).lines().count() == 1, "{}", told(&output));
     assert!(!server.part());
 }
+
+/// On a machine with other things to do.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -353,7 +353,8 @@ fn a_killed_client_keeps_nothing() {
     reader.wait().unwrap();
     let start = Instant::now();
     while client.stats().unwrap().bytes_pinned > 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "a dead client's pins are let go");
+        // Before the server's deadline, which would end it, too.
+        assert!(start.elapsed() < Duration::from_secs(9), "a dead client's pins are let go");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(MODES[3], Mode::InPlace);

@@ -143,5 +143,6 @@ fn a_stopped_server_is_an_error_and_not_a_wait() {
         let error = client.tables().unwrap_err().to_string();
         assert!(error.contains("to the server ended: the peer closed the connection;"), "{error}");
     }
-    assert!(start.elapsed().as_secs() < 5);
+    // A client waits for half a minute.
+    assert!(start.elapsed().as_secs() < 20);
 }
