@@ -122,7 +122,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<Figure> {
     for (at, (count, size, clients)) in cells.iter().copied().enumerate() {
         setting.progress.part("delta", at, cells.len());
         let message_bytes = PAGE_BYTES + count * size;
-        // With fewer buffers for each client, what is copied out would wait for buffers, and what is gathered not.
+        // In common, at least four a client: with fewer, what is copied out would wait more often. What is gathered never does.
         let pool = sender.pool(message_bytes, (POOL_BYTES / message_bytes).max(4 * clients))?;
         sender.connect(clients, message_bytes, pool.capacity())?;
         let parts = |records: Records| (0..clients).map(|part| records.part(part, clients)).collect::<Vec<_>>();
