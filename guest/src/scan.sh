@@ -65,6 +65,24 @@ wait $client
 [ $? = 130 ] || fail "a volume's client says: $(cat said found)"
 grep -q '"corrupt":0' found && grep -q '"reconnects":[1-9]' found || fail "a volume's client found: $(cat found)"
 
+# Over this device, too, who polls does not sleep, and who sleeps is woken, once for replies that come together.
+slept() { cat /proc/$1/task/*/status | awk '/^voluntary/ { all += $2 } END { print all }'; }
+for how in poll interrupt; do
+    ./overside volume bench $V/v --key-file key --rw randread --depth 16 --completions $how --time 4 --json >found 2>said &
+    client=$!
+    sleep 1
+    before=$(slept $client)
+    sleep 2
+    sleeps=$(($(slept $client) - before))
+    wait $client || fail "a client that waits by $how says: $(cat said found)"
+    reads=$(tr , '\n' <found | sed -n 's/^"reads"://p')
+    echo "$how: $reads reads in 4 s, $sleeps sleeps in 2 s"
+    case $how in
+    poll) [ "$reads" -gt $((10 * sleeps)) ] || fail "a client that polls sleeps" ;;
+    *) [ "$sleeps" -gt 0 ] && [ "$reads" -gt $((4 * sleeps)) ] || fail "a client that sleeps is not woken for several replies at once" ;;
+    esac
+done
+
 # Programs as they are keep their files there: each process opens the device and reads the key for itself.
 D=/tmp/data
 mkdir $D

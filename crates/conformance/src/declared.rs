@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use overside_memory::{Buffer, Pool};
 use overside_planner::{Force, Planner, Terms};
-use overside_shape::{Bitmap, Column, Mask, Order, Run, Shape};
+use overside_shape::{Bitmap, Column, Frequency, Mask, Order, Run, Shape};
 use overside_transfer::{
     Balance, Bundle, DeclaredSend, Destination, Endpoint, Region, Ring, RingOptions, SharedSend, SharedTerms, Sharing,
 };
@@ -299,7 +299,7 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
     let belongs = |row: u64| rest[0].rotate_left(row as u32 * 7) & 3 != 0;
     let column = |i: u64| Column::new(base + i * period * rows, period, width);
     let strided = |at: u64| Shape::strided(at, period * 2, rows, &[Run::new(d % period, width)]);
-    let shape = match kind % 9 {
+    let shape = match kind % 10 {
         0 => Shape::contiguous(base, a % 5000),
         1 => strided(base),
         2 => Shape::strided(base, 3 * period, rows, &[Run::new(0, width), Run::new(period, 1 + rest[1] % width)]),
@@ -322,9 +322,18 @@ pub fn shape(numbers: &[u64; 8], end: u64) -> Option<Shape> {
             .into_iter()
             .collect::<Result<Vec<_>, _>>()
             .and_then(|columns| Shape::set(columns, Mask::Rows)),
-        _ => {
+        8 => {
             let region = |i: u64| strided(base + i * 2 * period * rows);
             [0, 1].map(region).into_iter().collect::<Result<Vec<_>, _>>().and_then(|all| Shape::set(all, Mask::Periods))
+        }
+        // Periods of several elements, which the mask takes one by one.
+        _ => {
+            let start = d % 2;
+            let column = |i: u64| {
+                let base = base + i * 3 * width * rows;
+                Shape::every(Frequency { base, width, take: 2, of: 3, start, count: rows })
+            };
+            [0, 1, 2].map(column).into_iter().collect::<Result<Vec<_>, _>>().and_then(|all| Shape::set(all, Mask::Rows))
         }
     };
     shape.ok().filter(|shape| shape.end() <= end)

@@ -57,6 +57,8 @@ mod completions;
 #[cfg(test)]
 mod corpus;
 mod device;
+#[cfg(test)]
+mod fake;
 mod ffi;
 mod handshake;
 #[cfg(test)]

@@ -22,6 +22,21 @@ macro_rules! functions {
         }
 
         impl Library {
+            /// Functions that end the process, for a test to put its own in their places.
+            #[cfg(test)]
+            pub(crate) fn absent() -> Self {
+                unsafe extern "C" fn absent() {
+                    std::process::abort();
+                }
+                Self {
+                    $(
+                        // SAFETY: [ibv-library] it takes nothing, and does not return.
+                        $name: unsafe { std::mem::transmute::<unsafe extern "C" fn(), unsafe extern "C" fn($($argument),*) $(-> $result)?>(absent) },
+                    )*
+                    ibv_query_qp_data_in_order: None,
+                }
+            }
+
             /// # Safety
             /// `handle` is that of libibverbs.
             unsafe fn fill(handle: *mut c_void) -> Result<Self, String> {

@@ -411,6 +411,7 @@ const IN_ORDER: u8 = 0x80;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake;
 
     #[test]
     fn a_card_comes_back_as_it_was_and_nonsense_does_not() {
@@ -424,6 +425,69 @@ mod tests {
             assert_eq!(Card::decode(&bytes), None, "byte {at} is {byte}");
         }
     }
+
+    /// Two wires of a device that counts, to one another; each memory is filled with a number of
+    /// its own.
+    fn wires(in_order: bool) -> ([Wire; 2], [Vec<u8>; 4]) {
+        let limits = Limits {
+            sge_max: 1,
+            inline_max: 100,
+            depth_max: DEPTH,
+            message_max: 1 << 20,
+            reads: [1, 1],
+            shared_receives_max: 1,
+            completions_max: DEPTH,
+            atomics: false,
+            in_order,
+        };
+        let place = PortAddress { port: 1, lid: 1, mtu: 3, gids: Vec::new() };
+        let nic = Nic { domain: Arc::new(Domain::new(&fake::open()).unwrap()), limits, place };
+        let mut memories = [1, 2, 3, 4].map(|of| vec![of; BYTES]);
+        let parts = memories.each_mut().map(|memory| (NonNull::new(memory.as_mut_ptr()).unwrap(), BYTES));
+        // SAFETY: [ibv-wire] the caller keeps the vectors until the wires are gone, and looks at them only while nothing is written.
+        let mut wires = [0, 2].map(|of| unsafe { Wire::new(&nic, parts[of], parts[of + 1], None).unwrap() });
+        let cards = wires.each_ref().map(Wire::card);
+        wires[0].connect(&cards[1]).unwrap();
+        wires[1].connect(&cards[0]).unwrap();
+        (wires, memories)
+    }
+
+    /// A connection registers its two memories when it is made, and a message is a WRITE from a
+    /// place in one of them, short or long; none is sent (rdma-sockets RS-M04, RS-M07, RS-M08).
+    #[test]
+    fn a_wire_registers_its_memory_once_and_a_message_is_a_write_of_a_place_in_it() {
+        let ([mut here, mut there], memories) = wires(false);
+        assert_eq!(fake::asked().registered.len(), 4);
+        let [_, ours, theirs, asked] = memories.each_ref().map(Vec::as_ptr);
+        // SAFETY: [ibv-wire] within the vectors, which live; nothing is written meanwhile.
+        let byte = |memory: *const u8, at: usize| unsafe { memory.add(at).read() };
+        for (round, len) in [8, 99, 100, 101, 3000].into_iter().enumerate() {
+            let at = round * 4096;
+            here.write(at + 8, at + 64, len).unwrap();
+            there.read(at + 16, at + 32, len).unwrap();
+            for (to, first, others) in [(theirs, at + 64, 3), (asked, at + 32, 4)] {
+                assert!((first..first + len).all(|at| byte(to, at) == byte(ours, 0)), "{len} bytes");
+                assert_eq!((byte(to, first - 1), byte(to, first + len)), (others, others), "and no more");
+            }
+            assert_eq!((here.reap(), there.reap()), (Ok(0), Ok(0)));
+        }
+        let asked = fake::asked();
+        assert_eq!((asked.registered.len(), asked.deregistered), (4, 0), "none for a message");
+        assert_eq!(asked.opcodes, [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ].repeat(5));
+        drop((here, there));
+        assert_eq!(fake::asked().deregistered, 4);
+    }
+
+    /// What a device promises of the order of bytes its peer hears, and goes by it.
+    #[test]
+    fn only_where_the_peers_device_says_so_do_last_bytes_come_last() {
+        for in_order in [false, true] {
+            let ([here, _there], _memories) = wires(in_order);
+            assert_eq!(here.last_byte_last(), in_order);
+        }
+    }
+
+    const BYTES: usize = 5 * 4096;
 
     #[test]
     fn a_device_that_is_not_there_is_named() {

@@ -6,9 +6,11 @@ use overside_vault::server::Writes;
 use overside_verbs::VerbsError;
 use overside_volume::client::{Link, LinkOptions, Volume};
 use overside_volume::wire::Role;
-use overside_volume::{Completion, Request, Work, complete};
+use overside_volume::{Completion, Completions, MemoryDevice, Request, Waiter, Work, complete};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::ends::Gate;
+use super::posted::Posted;
 use super::*;
 
 fn write(at: u64) -> Work {
@@ -128,33 +130,94 @@ fn pieces_of_a_long_request_are_under_way_together_and_never_one_again() {
     }
 }
 
-/// One call, one look of the node's: no request of a batch waits for the client to come back.
+/// One call, one post of as many messages, and as many back: no request of a batch waits for the client to come back.
 #[test]
 fn a_batch_of_writes_is_with_the_node_when_submit_returns() {
     const WRITES: u64 = 16;
     for transport in TRANSPORTS {
         let ((gate, device), name) = (Gate::before_memory(), fresh_name(transport));
+        let [asking, answering] = [(), ()].map(|()| Posted::over(provider(transport)));
         let node = Node::new(SystemClock::handle(), NodeOptions::default()).unwrap();
         node.add("v", Box::new(device)).unwrap();
         // The volume's thread; connections are served here, step by step.
         let _served = node.serve(Vec::new(), ServiceOptions::default()).unwrap();
-        let listening = Listening::open(provider(transport), &[&name]).unwrap();
+        let listening = Listening::open(answering.clone(), &[&name]).unwrap();
         let mut server = Stepped::start(listening, node, ServiceOptions::default()).unwrap();
+        let of_client = asking.clone();
         let attaching =
-            std::thread::spawn(move || Link::attach(provider(transport), &name, "v", LinkOptions::default()).unwrap());
+            std::thread::spawn(move || Link::attach(of_client, &name, "v", LinkOptions::default()).unwrap());
         while !attaching.is_finished() {
             server.greet(Duration::from_millis(1));
             while server.step() {}
         }
         let mut client = attaching.join().unwrap();
+        for before in [&asking, &answering] {
+            before.take();
+        }
         client.submit(&mut (0..WRITES).map(|tag| Request { tag, work: write(tag * 512) }).collect());
+        assert_eq!(asking.take(), [WRITES as usize], "{transport}: one post");
         let limit = Instant::now() + PATIENCE;
         while gate.arrived() < WRITES {
             assert!(Instant::now() < limit, "{transport}: {} of {WRITES} are there", gate.arrived());
             server.step();
         }
         gate.open();
+        let mut done = Vec::new();
+        while done.len() < WRITES as usize {
+            assert!(Instant::now() < limit, "{transport}: {} of {WRITES} are back", done.len());
+            server.step();
+            client.poll(&mut done);
+        }
+        assert_eq!(answering.take().iter().sum::<usize>(), WRITES as usize, "{transport}: a message each");
+        assert_eq!(asking.take(), [0; 0], "{transport}: and none more");
     }
+}
+
+/// Who polls never sleeps, and makes no descriptor readable where the kernel does not carry the messages; who sleeps is woken.
+#[test]
+fn who_polls_is_not_woken_and_who_wants_to_be_sleeps() {
+    const READS: u64 = 50;
+    for transport in TRANSPORTS {
+        let name = fresh_name(transport);
+        let device = Box::new(MemoryDevice::new(1 << 20).unwrap());
+        let _served = serve(transport, &name, device, NodeOptions::default());
+        let mut client = client(transport, &name, Role::Reader);
+        let limit = Instant::now() + PATIENCE;
+        let sleeps = |client: &mut Volume, how| {
+            let (mut waiter, before, mut done) = (Waiter::new(how), slept(), Vec::<Completion>::new());
+            for tag in 0..READS {
+                client.submit(&mut [Request { tag, work: read() }].into());
+                while done.len() as u64 <= tag {
+                    assert!(Instant::now() < limit, "{transport}, {how:?}: no answer comes");
+                    waiter.poll(client, &SystemClock, Some(limit), &mut done).unwrap();
+                }
+            }
+            assert!(done.iter().all(|one| one.result == Ok(())));
+            slept() - before
+        };
+        // A busy host answers before one sleeps, or makes one wait elsewhere: now and then, not each time.
+        let tries = |client: &mut Volume, how| [(); 5].map(|()| sleeps(client, how));
+        let sleeping = tries(&mut client, Completions::Interrupt);
+        assert!(sleeping.iter().any(|sleeps| *sleeps > READS / 2), "{transport}: {sleeping:?} sleeps of {READS} reads");
+        // Nothing is left that would wake it.
+        overside_volume::wait(&mut client, &SystemClock, Some(Instant::now() + Duration::from_millis(20))).unwrap();
+        assert_eq!(client.poll(&mut Vec::new()), 0);
+        let polling = tries(&mut client, Completions::Poll);
+        assert!(
+            polling.iter().any(|sleeps| *sleeps < READS / 4),
+            "{transport}: {polling:?} sleeps of {READS} reads polled for"
+        );
+        let mut woken = [PollFd::from_borrowed_fd(client.fd().unwrap(), PollFlags::IN)];
+        let ready = rustix::event::poll(&mut woken, Some(&Timespec::default())).unwrap();
+        assert!(transport != "shm" || ready == 0, "who polls is woken");
+    }
+}
+
+/// How often this thread has slept.
+fn slept() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
 }
 
 /// A sleep for each would cost a wake-up for each. The client sleeps in the kernel when the first of them comes, and its thread's
@@ -177,7 +240,6 @@ fn answers_that_come_together_are_taken_by_one_wake_up() {
             let text = std::fs::read_to_string(&own).unwrap();
             text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
         };
-        let slept = || of_thread("voluntary_ctxt_switches:").parse::<u64>().unwrap();
         let (before, mut done) = (slept(), Vec::<Completion>::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {

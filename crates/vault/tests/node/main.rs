@@ -12,6 +12,7 @@ mod granted;
 mod hostile;
 mod killed;
 mod late;
+mod posted;
 mod refused;
 mod swapped;
 
