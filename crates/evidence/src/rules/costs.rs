@@ -83,9 +83,11 @@ pub(super) const RULES: &[Rule] = &[
         "DR-C09",
         // A gap by projection comes again in each row; where rows go is no rule.
         &[
-            count("lengths of gaps of a projection, query 6", "lengths of gaps: projection", 6, AtMost(8.0)),
-            count("… of a shuffle by order to 8", "lengths of gaps: shuffle by order", 8, AtLeast(16.0)),
-            count("… by part", "lengths of gaps: shuffle by part", 8, AtLeast(16.0)),
+            lengths(
+                "lengths of gaps: a shuffle by order to 8 over a projection, query 6",
+                "lengths of gaps: shuffle by order",
+            ),
+            lengths("… by part", "lengths of gaps: shuffle by part"),
         ],
     ),
     rule(
@@ -126,6 +128,11 @@ const fn share(says: &'static str, series: &'static str) -> ClaimPart {
 
 const fn count(says: &'static str, series: &'static str, x: u64, bar: Wanted) -> ClaimPart {
     part(says, Of::Value(Recorded, at(series, x)), bar)
+}
+
+/// Another kind is several times as many.
+const fn lengths(says: &'static str, series: &'static str) -> ClaimPart {
+    ratio(says, Recorded, at(series, 8), at("lengths of gaps: projection", 6), AtLeast(8.0))
 }
 
 /// Often is more than half.

@@ -84,27 +84,30 @@ pub(super) const RULES: &[Rule] = &[
                 "in memory, reads, 1 outstanding, mean ns: volume, shm",
                 "in memory, reads, 1 outstanding, mean ns: tgt",
                 KIB_8,
-                AtMost(1.0),
+                LESS,
             ),
             beside(
                 "– 16 outstanding: rate",
                 "in memory, reads, 16 outstanding, bytes/s: volume, shm",
                 "in memory, reads, 16 outstanding, bytes/s: tgt",
                 KIB_8,
-                AtLeast(1.0),
+                MORE,
             ),
-            beside("– CPU of both ends", SHM_CPU, TGT_CPU, KIB_8, AtMost(1.0)),
+            beside("– CPU of both ends", SHM_CPU, TGT_CPU, KIB_8, LESS),
             beside(
                 "over tcp, 1 outstanding: time over iSCSI's",
                 "in memory, reads, 1 outstanding, mean ns: volume, tcp",
                 "in memory, reads, 1 outstanding, mean ns: tgt",
                 KIB_8,
-                AtMost(1.0),
+                LESS,
             ),
         ],
     ),
 ];
 
+/// What is significant is a quarter at least.
+const LESS: Wanted = AtMost(0.75);
+const MORE: Wanted = AtLeast(1.25);
 const SHM_CPU: &str = "in memory, reads, 16 outstanding, CPU ns: volume, shm";
 const TCP_CPU: &str = "in memory, reads, 16 outstanding, CPU ns: volume, tcp";
 const TGT_CPU: &str = "in memory, reads, 16 outstanding, CPU ns: tgt";
@@ -117,4 +120,35 @@ const fn rule(claim: &'static str, parts: &'static [ClaimPart]) -> Rule {
 
 const fn beside(says: &'static str, ours: &'static str, theirs: &'static str, x: u64, bar: Wanted) -> ClaimPart {
     ratio(says, Recorded, at(ours, x), at(theirs, x), bar)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Says, judge};
+    use serde_json::{Value, json};
+
+    /// One that is a little better than iSCSI has no significant advantage, whichever is asked.
+    #[test]
+    fn a_volume_that_is_little_better_than_iscsi_differs() {
+        let said = |of_iscsis: [f64; 4]| {
+            let what = [
+                ("1 outstanding, mean ns", "volume, shm"),
+                ("16 outstanding, bytes/s", "volume, shm"),
+                ("16 outstanding, CPU ns", "volume, shm"),
+                ("1 outstanding, mean ns", "volume, tcp"),
+            ];
+            let place = |what: &str, side: &str, value: f64| json!({"series": format!("in memory, reads, {what}: {side}"), "x": 8192, "rounds": {"value": vec![value; 5]}});
+            let mut all: Vec<Value> = what.iter().take(3).map(|(what, _)| place(what, "tgt", 1e5)).collect();
+            all.extend(what.iter().zip(of_iscsis).map(|((what, side), times)| place(what, side, 1e5 * times)));
+            let judged = judge(&json!({"figure": "targets", "measured": all})).unwrap();
+            judged.iter().find(|one| one.claim == "VI-C57").unwrap().verdict
+        };
+        let better = [0.5, 2.0, 0.5, 0.5];
+        assert_eq!(said(better), Says::Agrees);
+        for (part, little) in [0.9, 1.1, 0.9, 0.9].into_iter().enumerate() {
+            let mut one = better;
+            one[part] = little;
+            assert_eq!(said(one), Says::Differs, "{one:?}");
+        }
+    }
 }
