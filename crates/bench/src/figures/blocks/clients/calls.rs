@@ -3,10 +3,15 @@
 
 use crate::{figures::oltp::place::program_at, process::Process};
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, Signal, kill_process},
+};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
+    os::fd::AsFd,
     process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 /// What some processes called.
@@ -22,30 +27,22 @@ pub(super) struct Calls {
 pub(super) struct Counting {
     perf: Process,
     orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    answers: ChildStdout,
     said: ChildStderr,
+    patience: Duration,
 }
 
 impl Counting {
     pub(super) fn of(pids: &[u32]) -> Result<Counting> {
         let perf = program_at("perf").context("there is no perf; install linux-perf")?;
         let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let mut perf = Command::new(perf)
-            .args([
-                "stat",
-                "-x",
-                ",",
-                "--no-inherit",
-                "--delay",
-                "-1",
-                "--control",
-                "fd:0,1",
-                "-e",
-                EVENTS,
-                "-p",
-                &pids,
-            ])
-            .env("LC_ALL", "C")
+        let mut command = Command::new(perf);
+        command.args(["stat", "-x", ",", "--no-inherit", "--delay", "-1", "--control", "fd:0,1", "-e", EVENTS, "-p"]);
+        Counting::begun(command.arg(&pids).env("LC_ALL", "C"), PATIENCE)
+    }
+
+    fn begun(command: &mut Command, patience: Duration) -> Result<Counting> {
+        let mut perf = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -54,11 +51,14 @@ impl Counting {
         let ends = (perf.stdin.take(), perf.stdout.take(), perf.stderr.take());
         let perf = Process::of(perf, "perf");
         let (Some(orders), Some(answers), Some(said)) = ends else { anyhow::bail!("perf has no pipes") };
-        let mut counting = Counting { perf, orders, answers: BufReader::new(answers), said };
+        let mut counting = Counting { perf, orders, answers, said, patience };
         // It answers once it has found the processes.
         match counting.tell("disable") {
             Ok(()) => Ok(counting),
-            Err(_) => anyhow::bail!("perf does not count: {}", counting.words()?.trim()),
+            Err(error) => {
+                let words = counting.words().unwrap_or_else(|_| error.to_string());
+                anyhow::bail!("perf does not count: {}", words.trim())
+            }
         }
     }
 
@@ -75,8 +75,12 @@ impl Counting {
     /// It says that it has heard.
     fn tell(&mut self, order: &str) -> Result<()> {
         writeln!(self.orders, "{order}")?;
-        let mut answer = Vec::new();
-        self.answers.read_until(b'\n', &mut answer)?;
+        let (mut answer, mut byte, until) = (Vec::new(), [0], Instant::now() + self.patience);
+        while !answer.ends_with(b"\n") {
+            comes(&self.answers, until)?;
+            ensure!(self.answers.read(&mut byte)? == 1, "perf has ended");
+            answer.push(byte[0]);
+        }
         ensure!(answer.ends_with(b"ack\n"), "perf does not do as it is told");
         Ok(())
     }
@@ -86,10 +90,22 @@ impl Counting {
         if let Some(pid) = Pid::from_raw(self.perf.pid() as i32) {
             let _ = kill_process(pid, Signal::INT);
         }
-        let mut words = String::new();
-        self.said.read_to_string(&mut words)?;
-        Ok(words)
+        let (mut words, mut some, until) = (Vec::new(), [0; 4096], Instant::now() + self.patience);
+        loop {
+            comes(&self.said, until)?;
+            match self.said.read(&mut some)? {
+                0 => return Ok(String::from_utf8_lossy(&words).into_owned()),
+                read => words.extend_from_slice(&some[..read]),
+            }
+        }
     }
+}
+
+/// Waits until there is something to read, or its end.
+fn comes(from: &impl AsFd, until: Instant) -> Result<()> {
+    let left = Timespec::try_from(until.saturating_duration_since(Instant::now()))?;
+    ensure!(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&left))? > 0, "perf does not answer in time");
+    Ok(())
 }
 
 impl Calls {
@@ -104,6 +120,8 @@ impl Calls {
     }
 }
 
+/// On a machine with other things to do.
+const PATIENCE: Duration = Duration::from_secs(10);
 const EVENTS: &str = "raw_syscalls:sys_enter,syscalls:sys_enter_futex";
 
 #[cfg(test)]
@@ -130,6 +148,14 @@ mod tests {
         called(CALLS);
         let calls = counting.end().unwrap();
         assert!((CALLS..50 * CALLS).contains(&calls.all), "{calls:?}");
+    }
+
+    #[test]
+    fn who_does_not_answer_is_not_waited_for() {
+        let begun = Instant::now();
+        let refused = Counting::begun(Command::new("sleep").arg("600"), Duration::from_millis(300));
+        assert!(refused.is_err_and(|error| error.to_string().contains("does not count")));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     const CALLS: u64 = 5000;
