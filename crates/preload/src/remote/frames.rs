@@ -369,17 +369,24 @@ mod tests {
         assert_eq!(writes(8, false).collect::<Vec<_>>(), [(0, 8)], "there is nothing before its last word");
     }
 
+    /// However much of it a device has written, first byte to last (RS-M12, RS-M14).
     #[test]
     fn a_message_is_there_only_with_its_validity() {
-        let [(_a, image), (_b, ring)] = memories();
-        let (mut out, mut into) = (Outgoing::default(), Incoming::default());
-        let mut bytes = *b"hello";
-        out.send(image, &mut Cursor::new(&vector(&mut bytes)), |at, len| {
-            carry(image, ring, at, len - 8);
-            assert_eq!(Incoming::default().arrived(ring), Ok(0), "its last word is missing");
-            carry(image, ring, at, len);
-            true
-        });
-        assert_eq!(into.arrived(ring), Ok(5));
+        for payload in [5, 16, 1000] {
+            let [(_a, image), (_b, ring)] = memories();
+            let mut bytes: Vec<u8> = (0..payload).map(|at| at as u8 ^ 0x5a).collect();
+            Outgoing::default().send(image, &mut Cursor::new(&vector(&mut bytes)), |at, len| {
+                for part in 0..len {
+                    carry(image, ring, at, part);
+                    assert_eq!(Incoming::default().arrived(ring), Ok(0), "{part} of {len} bytes are there");
+                }
+                carry(image, ring, at, len);
+                true
+            });
+            let (mut into, mut got) = (Incoming::default(), vec![0; payload]);
+            assert_eq!(into.arrived(ring), Ok(payload as u64));
+            into.read(ring, (0, payload as u64), &mut Cursor::new(&vector(&mut got)), false).unwrap();
+            assert_eq!(got, bytes);
+        }
     }
 }
