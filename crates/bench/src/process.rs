@@ -160,6 +160,17 @@ impl Drop for Process {
     }
 }
 
+/// Another program, which is asked to end when the thread that starts it does: give it the program
+/// and its arguments.
+pub(crate) fn guarded() -> Command {
+    let mut command = Command::new(GUARD);
+    command.args(["--pdeathsig", "TERM"]);
+    command
+}
+
+/// What [`guarded`] needs; Debian's package util-linux has it.
+pub(crate) const GUARD: &str = "setpriv";
+
 /// Called first in a child: ties its life to the parent's.
 ///
 /// # Errors
@@ -215,6 +226,26 @@ pub(crate) fn write_words(socket: &mut UnixStream, words: &[u64]) -> io::Result<
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    /// Whoever ends a figure in mid-measurement leaves nobody behind.
+    #[test]
+    fn what_is_guarded_ends_with_who_started_it() {
+        let begun = Instant::now();
+        let starts = move || {
+            let sleeper = Process::of(guarded().args(["sleep", "600"]).spawn().unwrap(), "sleeper");
+            let name = format!("/proc/{}/comm", sleeper.pid());
+            while std::fs::read_to_string(&name).is_ok_and(|name| name != "sleep\n") {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+                thread::sleep(Duration::from_millis(10));
+            }
+            sleeper
+        };
+        let mut sleeper = thread::spawn(starts).join().unwrap();
+        while sleeper.ended().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it goes on alone");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 
     #[test]
     fn a_memory_file_is_read_by_several() {

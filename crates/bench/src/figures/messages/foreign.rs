@@ -2,7 +2,7 @@
 //! are installed: run as they are, side by side with the rest.
 
 use super::play::{Seats, Stretch};
-use crate::process::Process;
+use crate::process::{GUARD, Process, guarded};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     env,
@@ -63,8 +63,8 @@ impl Program {
 
     /// What starts it, ending it when this process does.
     fn guarded() -> Command {
-        let mut command = Command::new(GUARD);
-        command.args(["--pdeathsig", "TERM"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = guarded();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -250,7 +250,6 @@ fn installed(command: &str) -> bool {
 }
 
 /// Of util-linux: ties a program's life to its parent's.
-const GUARD: &str = "setpriv";
 /// Of util-linux, too: puts a program on processors.
 const PINNER: &str = "taskset";
 /// Of Open MPI: starts both ends. That takes it seconds where others work.

@@ -2,7 +2,7 @@
 //! processor some hundred times a second, and says in which function it is.
 
 use super::place::program_at;
-use crate::process::Process;
+use crate::process::{Process, guarded};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -50,7 +50,9 @@ impl Sampling {
     pub(super) fn start(folder: &Path) -> Result<Sampling> {
         let program = program_at("perf").context("there is no perf; install linux-perf")?;
         let samples = folder.join("samples");
-        let mut command = Command::new(&program);
+        // Of itself it looks for ever.
+        let mut command = guarded();
+        command.arg(&program);
         command.args(["record", "--quiet", "--all-cpus", "--event", "cpu-clock", "--freq", A_SECOND, "--output"]);
         let quietly = command.arg(&samples).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let perf = Process::of(quietly.spawn().context("perf could not be started")?, "perf");

@@ -1,7 +1,10 @@
 //! System calls of processes, by `perf stat`: it counts them in the kernel and stops nobody, so
 //! that who polls and who sleeps is as it is without it.
 
-use crate::{figures::oltp::place::program_at, process::Process};
+use crate::{
+    figures::oltp::place::program_at,
+    process::{Process, guarded},
+};
 use anyhow::{Context, Result, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -36,7 +39,8 @@ impl Counting {
     pub(super) fn of(pids: &[u32]) -> Result<Counting> {
         let perf = program_at("perf").context("there is no perf; install linux-perf")?;
         let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let mut command = Command::new(perf);
+        let mut command = guarded();
+        command.arg(perf);
         command.args(["stat", "-x", ",", "--no-inherit", "--delay", "-1", "--control", "fd:0,1", "-e", EVENTS, "-p"]);
         Counting::begun(command.arg(&pids).env("LC_ALL", "C"), PATIENCE)
     }
