@@ -29,11 +29,18 @@ impl Server {
 
     /// With the first line that it prints.
     pub fn saying(options: &[&str]) -> (Server, String) {
+        Server::by(options, |_| {})
+    }
+
+    /// By a command that was changed before.
+    pub fn by(options: &[&str], changed: impl FnOnce(&mut Command)) -> (Server, String) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let address = format!("shm:cli-test-{}-{number}", std::process::id());
         let folder = tempfile::tempdir().unwrap();
-        let mut child = overside(&["serve", "--listen", &address])
+        let mut command = overside(&["serve", "--listen", &address]);
+        changed(&mut command);
+        let mut child = command
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

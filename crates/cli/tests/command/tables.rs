@@ -60,6 +60,28 @@ fn tables_are_listed_described_and_dropped() {
     assert_eq!(server.json(&["tables", "@"]), json!({ "tables": [] }));
 }
 
+/// What is stored, and what is measured where nothing is.
+#[test]
+fn a_server_plans_by_prices_of_an_experiment() {
+    let folder = tempfile::tempdir().unwrap();
+    let prices = || {
+        let (server, _) = Server::by(&[], |command| _ = command.env("XDG_DATA_HOME", folder.path()));
+        server.json(&["status", "@"])["prices"].clone()
+    };
+    let measured = prices();
+    let source = measured["source"].as_str().unwrap();
+    assert!(source.contains("no profile is stored: run `overside calibrate`"), "{source}");
+    // Where others disturbed it each time, it says why the provider's own serve.
+    assert!(source.contains("measured quickly") || source.contains(", since "), "{source}");
+    let (address, network) = (overside::Address::here("shm", "any").unwrap(), overside::Network::default());
+    let known = address.provider(&network).unwrap().profile();
+    let other = overside::planner::Profile { send_request_ns: 54_321.0, source: "an experiment".into(), ..known };
+    let store = overside::calibrate::Store::at(folder.path().join("overside/profiles"));
+    store.save(&overside::prices::label(&address, &network), &other).unwrap();
+    let stored = prices();
+    assert_eq!((&stored["source"], &stored["request_ns"]["server"]), (&json!("an experiment"), &json!(54_321.0)));
+}
+
 #[test]
 fn rows_come_from_a_pipe() {
     let server = Server::start();

@@ -747,30 +747,6 @@ fn a_database_that_a_client_slows_down_misses_its_bar() {
     assert_eq!(said(&[("attached", 90.0)]), [Missed, Missed, NotMeasured]);
 }
 
-/// Half of what consolidations cost is seen where chains of 16 have half as many of them. They cost
-/// no more than the whole update.
-#[test]
-fn consolidation_costs_from_what_chains_of_16_spare_to_all_of_an_update() {
-    let said = |update: f64, seldom: f64| {
-        let work = |series: &str, x: u64, ns: f64| {
-            json!({"series": series, "x": x, "rounds": {"requests": [1, 1, 1, 1, 1], "sender_ns": vec![ns; 5],
-                   "sender_poll_ns": [0, 0, 0, 0, 0]}})
-        };
-        let often = |x: u64, each: f64| json!({"series": "consolidations an update", "x": x, "rounds": {"value": vec![each; 5]}});
-        let points = [
-            work("updates", 4, update),
-            work("updates", 16, update * 0.7),
-            work("page and deltas, 1 update a page", 4, 1000.0),
-        ];
-        let figure = json!({"figure": "consolidate", "points": points, "measured": [often(4, 0.2), often(16, seldom)]});
-        judge(&figure).unwrap().iter().find(|judgement| judgement.claim == "TC-C35").unwrap().verdict
-    };
-    assert_eq!(said(1000.0, 0.1), Says::Agrees, "0.6 at least");
-    assert_eq!(said(1000.0, 0.0), Says::CannotTell, "from 0.3 to all of the work");
-    assert_eq!(said(1000.0, 0.3), Says::CannotTell, "chains of 16 were consolidated more often");
-    assert_eq!(said(400.0, 0.1), Says::Differs, "no more than 0.4");
-}
-
 /// A region that takes longer to describe than the lists it stands for saves nothing there, however
 /// cheap its post.
 #[test]

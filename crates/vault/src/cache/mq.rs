@@ -156,7 +156,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The paper's text, word by word, searched from the front.
+    /// What the paper, its source for MQ and this file's head say, taken literally: searched from
+    /// the front.
     struct Naive {
         blocks: usize,
         queues: Vec<VecDeque<(u64, Note)>>,

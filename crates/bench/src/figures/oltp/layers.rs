@@ -31,7 +31,7 @@ pub(super) struct Layers {
 pub(super) struct Who<'a> {
     /// The process that attaches a volume.
     pub(super) attached: Option<u32>,
-    /// Not of the host: nodes, and who measures.
+    /// Not of the host: nodes, what attaches other sides' volumes, and who measures.
     pub(super) apart: &'a [u32],
 }
 

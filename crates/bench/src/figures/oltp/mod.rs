@@ -116,6 +116,14 @@ impl Databases {
         Ok(Databases { all })
     }
 
+    /// What is not of the host while this one is asked: all nodes, what attaches the others, and
+    /// who measures.
+    fn apart(&self, asked: usize) -> Vec<u32> {
+        let nodes = self.all.iter().filter_map(|database| Some(database.node.as_ref()?.process));
+        let others = self.all.iter().enumerate().filter(|(at, _)| *at != asked);
+        nodes.chain(others.filter_map(|(_, other)| other.attached)).chain([std::process::id()]).collect()
+    }
+
     /// Databases first, so that what they write at their end has a disk; then what attaches.
     fn stop(&self) {
         stop(self.all.iter().map(|database| database.process).collect(), Signal::INT);
@@ -344,7 +352,8 @@ fn rounds(
         if *name == WDSA && lost.is_some() {
             return Ok(None);
         }
-        match round(keeper, tpcc, (&databases.all[*at], *disks), seconds, may_look).with_context(|| *name) {
+        let apart = may_look.then(|| databases.apart(*at));
+        match round(keeper, tpcc, (&databases.all[*at], *disks), seconds, apart.as_deref()).with_context(|| *name) {
             Err(error) if *name == WDSA => {
                 // What it still does would be in the way of the others.
                 databases.all[*at].disks.iter().for_each(|(group, _)| group.kill());
@@ -386,7 +395,7 @@ fn round(
     tpcc: &Tpcc,
     (database, disks): (&Database, u64),
     seconds: u64,
-    may_look: bool,
+    apart: Option<&[u32]>,
 ) -> Result<Round> {
     let hold = |a_second: u64| database.disks.iter().try_for_each(|(group, device)| group.disk(device, a_second));
     // What is not measured need not wait: a file on a volume is written page by page.
@@ -397,14 +406,12 @@ fn round(
     let counted = counts(keeper)?;
     let slept = || database.attached.map(Switches::of).transpose();
     let all = || busy(&fs::read_to_string("/proc/stat")?).context("the kernel does not say how busy it is");
-    let sampling = may_look.then(|| Sampling::start(keeper.folder())).transpose()?;
+    let sampling = apart.map(|apart| Ok::<_, anyhow::Error>((Sampling::start(keeper.folder())?, apart))).transpose()?;
     let (before, slept_before) = (all()?, slept()?);
     let done = tpcc.run(keeper, database.port, seconds)?;
     let (used, slept_after) = (all()?.saturating_sub(before), slept()?);
-    let apart: Vec<u32> = database.node.iter().map(|node| node.process).chain([std::process::id()]).collect();
-    let who = Who { attached: database.attached, apart: &apart };
     // Transactions count without it, too.
-    let layers = sampling.and_then(|sampling| sampling.end(who).ok());
+    let layers = sampling.and_then(|(sampling, apart)| sampling.end(Who { attached: database.attached, apart }).ok());
     let after = counts(keeper)?;
     let wake_ups = slept_after.zip(slept_before).map_or(0, |(after, before)| after.since(before));
     let requests = (after.reads - counted.reads) + (after.writes - counted.writes);
