@@ -61,6 +61,7 @@ impl Cli {
             Command::Demo(demo) => demo.over.check("demo"),
             Command::Bench(bench) => bench.check(),
             Command::Serve(serve) => serve.check(),
+            Command::Run(run) => run.check(),
             _ => Ok(()),
         }
     }
@@ -315,6 +316,20 @@ pub struct Run {
         required_unless_present = "print_library"
     )]
     pub command: Vec<OsString>,
+}
+
+impl Run {
+    /// What clap has no word for: any option may be the program's.
+    fn check(&self) -> Result<(), clap::Error> {
+        match self.command.first().map(|program| program.to_string_lossy()) {
+            Some(program) if program.starts_with('-') => {
+                let text =
+                    format!("{program} is no option of run (`overside run --help`); write the program behind --");
+                Err(over::wrong("run", &text))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// `overside calibrate`

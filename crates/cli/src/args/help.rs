@@ -245,10 +245,10 @@ Measure what sending costs on this machine, and store the prices for this user, 
 Sends, servers and figures plan by them from then on. Do it once, and again after a change of
 machine, kernel or NIC, or when a stored profile is refused.
 
-It takes a few seconds a provider, up to a quarter of a minute on a busy machine, and shows the
-prices and their error. When other programs disturbed it, it stores nothing: stop them and run it
-again, or give --force. Ctrl-C stores nothing. Give --key-file for tcp if your servers have one:
-every frame then carries a tag, and the prices are others.
+It takes up to half a minute a provider, and shows the prices and their error. When other programs
+disturbed it, it stores nothing: stop them and run it again, or give --force. Ctrl-C stores nothing.
+Give --key-file for tcp if your servers have one: every frame then carries a tag, and the prices are
+others.
 
 `overside help prices` says what is measured, where the prices are kept and when they are used.";
 pub(super) const CALIBRATE_EXAMPLES: &str = "\

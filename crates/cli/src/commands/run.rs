@@ -31,11 +31,6 @@ pub(super) fn run(options: &Run) -> Result<()> {
     }
     let library = library()?;
     let (program, arguments) = options.command.split_first().context("name the program to run after `--`")?;
-    ensure!(
-        !program.as_bytes().starts_with(b"-"),
-        "{} is no option of run (`overside run --help`); write the program behind --",
-        program.display()
-    );
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload(&library));
     if let Some(volume) = &options.volume {

@@ -32,6 +32,7 @@ fn a_wrong_command_line_exits_with_2_and_names_the_mistake() {
         (&["bench", "delta", "--over", "udp"], "shm"),
         (&["bench", "delta", "--rdma-device", "rxe0"], "--over rdma"),
         (&["demo", "--over", "tcp", "--rdma-device", "rxe0"], "--over rdma"),
+        (&["run", "--bogus", "--", "true"], "--bogus is no option of run"),
         (&["nothing"], "nothing"),
     ] {
         let output = overside(arguments).output().unwrap();
@@ -71,7 +72,6 @@ fn an_address_a_table_or_a_column_that_is_not_there() {
         (&["load", "tcp:no.such.host.invalid:1", "t", "absent.parquet"], &["absent.parquet", "; check the path"]),
         (&["tables", "tcp:no.such.host.invalid:1"], &["no.such.host.invalid", "; check the host's name"]),
         (&["man", "/dev/null"], &["/dev/null", "; choose another name"]),
-        (&["run", "--bogus", "--", "true"], &["--bogus is no option of run"]),
         (&["run", "--", "no/such/program"], &["no/such/program cannot be started", "; check the path"]),
     ] {
         let told = server.fails(arguments);
