@@ -249,8 +249,7 @@ fn installed(command: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(command).is_file()))
 }
 
-/// Of util-linux: ties a program's life to its parent's.
-/// Of util-linux, too: puts a program on processors.
+/// Of util-linux, as [`GUARD`] is: puts a program on processors.
 const PINNER: &str = "taskset";
 /// Of Open MPI: starts both ends. That takes it seconds where others work.
 const LAUNCHER: &str = "mpirun";

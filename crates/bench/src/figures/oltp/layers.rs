@@ -36,18 +36,19 @@ pub(super) struct Who<'a> {
 }
 
 /// Looks from now on.
-pub(super) struct Sampling {
+pub(super) struct Sampling<'a> {
+    who: Who<'a>,
     perf: Process,
     program: PathBuf,
     samples: PathBuf,
 }
 
-impl Sampling {
+impl<'a> Sampling<'a> {
     /// What it sees lies in a folder meanwhile.
     ///
     /// # Errors
     /// There is no `perf`.
-    pub(super) fn start(folder: &Path) -> Result<Sampling> {
+    pub(super) fn start(folder: &Path, who: Who<'a>) -> Result<Self> {
         let program = program_at("perf").context("there is no perf; install linux-perf")?;
         let samples = folder.join("samples");
         // Of itself it looks for ever.
@@ -56,14 +57,14 @@ impl Sampling {
         command.args(["record", "--quiet", "--all-cpus", "--event", "cpu-clock", "--freq", A_SECOND, "--output"]);
         let quietly = command.arg(&samples).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let perf = Process::of(quietly.spawn().context("perf could not be started")?, "perf");
-        Ok(Sampling { perf, program, samples })
+        Ok(Sampling { who, perf, program, samples })
     }
 
     /// Ends it: what it saw.
     ///
     /// # Errors
     /// It saw nothing, as the kernel may not let it.
-    pub(super) fn end(self, who: Who<'_>) -> Result<Layers> {
+    pub(super) fn end(self) -> Result<Layers> {
         if let Some(perf) = Pid::from_raw(self.perf.pid() as i32) {
             let _ = kill_process(perf, Signal::INT);
         }
@@ -71,7 +72,7 @@ impl Sampling {
         let mut says = Command::new(&self.program);
         says.args(["script", "--no-inline", "--fields", "comm,pid,ip,sym,dso", "--input"]).arg(&self.samples);
         let said = says.stdin(Stdio::null()).output().context("perf could not be asked")?;
-        let layers = layers_of(&String::from_utf8_lossy(&said.stdout), who);
+        let layers = layers_of(&String::from_utf8_lossy(&said.stdout), self.who);
         let _ = std::fs::remove_file(&self.samples);
         layers.with_context(|| format!("perf saw nothing: {}", String::from_utf8_lossy(&said.stderr).trim()))
     }
@@ -82,12 +83,12 @@ impl Sampling {
 /// # Errors
 /// It may not, or there is no `perf`.
 pub(super) fn try_out(folder: &Path) -> Result<Layers> {
-    let sampling = Sampling::start(folder)?;
+    let sampling = Sampling::start(folder, Who { attached: None, apart: &[] })?;
     let begun = Instant::now();
     while begun.elapsed() < TRIAL {
         std::hint::spin_loop();
     }
-    sampling.end(Who { attached: None, apart: &[] })
+    sampling.end()
 }
 
 /// What `perf script` says, a line a sample.

@@ -406,12 +406,13 @@ fn round(
     let counted = counts(keeper)?;
     let slept = || database.attached.map(Switches::of).transpose();
     let all = || busy(&fs::read_to_string("/proc/stat")?).context("the kernel does not say how busy it is");
-    let sampling = apart.map(|apart| Ok::<_, anyhow::Error>((Sampling::start(keeper.folder())?, apart))).transpose()?;
+    let who = apart.map(|apart| Who { attached: database.attached, apart });
+    let sampling = who.map(|who| Sampling::start(keeper.folder(), who)).transpose()?;
     let (before, slept_before) = (all()?, slept()?);
     let done = tpcc.run(keeper, database.port, seconds)?;
     let (used, slept_after) = (all()?.saturating_sub(before), slept()?);
     // Transactions count without it, too.
-    let layers = sampling.and_then(|(sampling, apart)| sampling.end(Who { attached: database.attached, apart }).ok());
+    let layers = sampling.and_then(|sampling| sampling.end().ok());
     let after = counts(keeper)?;
     let wake_ups = slept_after.zip(slept_before).map_or(0, |(after, before)| after.since(before));
     let requests = (after.reads - counted.reads) + (after.writes - counted.writes);
