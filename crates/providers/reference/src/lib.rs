@@ -6,6 +6,7 @@
 //! ships it: it is for tests.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod around;
 mod clock;
 mod courier;
 mod fabric;
@@ -26,6 +27,7 @@ use overside_verbs::{
     SystemClock, VerbsError,
 };
 
+pub use around::{Change, Changed};
 pub use clock::SteppedClock;
 pub use courier::Courier;
 use fabric::{Fabric, Listening};

@@ -8,12 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overside_bwtree::Direction;
-use overside_planner::Profile;
+use overside_reference::{Change, Changed};
 use overside_shm::ShmProvider;
-use overside_verbs::{
-    Access, Capabilities, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, Provider,
-    VerbsError,
-};
+use overside_verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 
 use super::{Server, ServerOptions};
 use crate::client::{Client, ClientError, RemoteTable, ScanOptions};
@@ -129,7 +126,11 @@ struct Gate {
     waits: Mutex<Option<u32>>,
 }
 
-impl Provider for Gate {
+impl Change for Gate {
+    fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         while self.closed.load(Ordering::Acquire) {
             let thread = fs::read_link("/proc/thread-self").unwrap();
@@ -137,27 +138,6 @@ impl Provider for Gate {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.provider.register(domain, memory, access)
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.provider.capabilities()
-    }
-    fn profile(&self) -> Profile {
-        self.provider.profile()
-    }
-    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.provider.allocate_domain()
-    }
-    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.provider.deregister(region)
-    }
-    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.provider.listen(domain, name)
-    }
-    fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.provider.connect(domain, name, timeout)
-    }
-    fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
-        self.provider.open_port(domain, options)
     }
 }
 
@@ -167,7 +147,7 @@ impl Provider for Gate {
 fn a_thread_that_stays_in_a_table_is_told_to_clients() {
     let name = format!("table-stays-{}", std::process::id());
     let (closed, waits) = (AtomicBool::new(false), Mutex::default());
-    let gate = Arc::new(Gate { provider: ShmProvider::new().unwrap(), closed, waits });
+    let gate = Arc::new(Changed(Gate { provider: ShmProvider::new().unwrap(), closed, waits }));
     let options = ServerOptions { workers: 2, ..ServerOptions::default() };
     let server = Server::start(gate.clone(), &[&name], options).unwrap();
     let connect = || Client::connect(ShmProvider::new().unwrap(), &name).unwrap();

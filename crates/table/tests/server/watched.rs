@@ -2,12 +2,9 @@
 //! counts what is registered with it.
 
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
-use overside_planner::Profile;
-use overside_verbs::{
-    Access, Capabilities, Link, Listener, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, VerbsError,
-};
+use overside_reference::{Change, Changed};
+use overside_verbs::{Access, Capabilities, Memory, MemoryRegion, Port, PortOptions, ProtectionDomain, VerbsError};
 
 use super::*;
 
@@ -23,18 +20,18 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub fn new(ports: usize) -> Arc<Watched> {
+    pub fn new(ports: usize) -> Arc<Changed<Watched>> {
         Watched::of(ports, ShmProvider::new().unwrap().capabilities().sge_max)
     }
 
     /// With lists of so many entries.
-    pub fn with_lists(sge_max: usize) -> Arc<Watched> {
+    pub fn with_lists(sge_max: usize) -> Arc<Changed<Watched>> {
         Watched::of(usize::MAX, sge_max)
     }
 
-    fn of(ports: usize, sge_max: usize) -> Arc<Watched> {
+    fn of(ports: usize, sge_max: usize) -> Arc<Changed<Watched>> {
         let (ports_left, registered, reachable) = (AtomicUsize::new(ports), AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered, reachable, sge_max })
+        Arc::new(Changed(Watched { provider: ShmProvider::new().unwrap(), ports_left, registered, reachable, sge_max }))
     }
 
     /// Memories that were registered so far.
@@ -48,29 +45,18 @@ impl Watched {
     }
 }
 
-impl Provider for Watched {
+impl Change for Watched {
+    fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { sge_max: self.sge_max, ..self.provider.capabilities() }
-    }
-    fn profile(&self) -> Profile {
-        self.provider.profile()
-    }
-    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.provider.allocate_domain()
     }
     fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
         self.registered.fetch_add(1, Ordering::AcqRel);
         self.reachable.fetch_add(usize::from(access != Access::LOCAL), Ordering::AcqRel);
         self.provider.register(domain, memory, access)
-    }
-    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.provider.deregister(region)
-    }
-    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.provider.listen(domain, name)
-    }
-    fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.provider.connect(domain, name, timeout)
     }
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
         let left = self.ports_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));

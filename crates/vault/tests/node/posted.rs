@@ -3,12 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
-use overside_planner::Profile;
+use overside_reference::{Change, Changed};
 use overside_verbs::port::{Port, QpIndex, RawCompletion, RawReceive, RawRequest};
-use overside_verbs::{
-    Access, Capabilities, Clock, Link, Listener, Loan, Memory, MemoryRegion, PortEvent, PortOptions, ProtectionDomain,
-    VerbsError,
-};
+use overside_verbs::{Clock, Link, Loan, PortEvent, PortOptions, ProtectionDomain, VerbsError};
 
 use super::*;
 
@@ -22,8 +19,8 @@ pub struct Posted {
 }
 
 impl Posted {
-    pub fn over(provider: Arc<dyn Provider>) -> Arc<Posted> {
-        Arc::new(Posted { provider, posts: Posts::default() })
+    pub fn over(provider: Arc<dyn Provider>) -> Arc<Changed<Posted>> {
+        Arc::new(Changed(Posted { provider, posts: Posts::default() }))
     }
 
     /// What was posted since it was asked last.
@@ -32,28 +29,11 @@ impl Posted {
     }
 }
 
-impl Provider for Posted {
-    fn capabilities(&self) -> Capabilities {
-        self.provider.capabilities()
+impl Change for Posted {
+    fn provider(&self) -> &dyn Provider {
+        &*self.provider
     }
-    fn profile(&self) -> Profile {
-        self.provider.profile()
-    }
-    fn allocate_domain(&self) -> Result<ProtectionDomain, VerbsError> {
-        self.provider.allocate_domain()
-    }
-    fn register(&self, domain: &ProtectionDomain, memory: &Memory, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.provider.register(domain, memory, access)
-    }
-    fn deregister(&self, region: MemoryRegion) -> Result<(), VerbsError> {
-        self.provider.deregister(region)
-    }
-    fn listen(&self, domain: &ProtectionDomain, name: &str) -> Result<Box<dyn Listener>, VerbsError> {
-        self.provider.listen(domain, name)
-    }
-    fn connect(&self, domain: &ProtectionDomain, name: &str, timeout: Duration) -> Result<Link, VerbsError> {
-        self.provider.connect(domain, name, timeout)
-    }
+
     fn open_port(&self, domain: &ProtectionDomain, options: PortOptions) -> Result<Box<dyn Port>, VerbsError> {
         let port = self.provider.open_port(domain, options)?;
         Ok(Box::new(Counting { port, posts: self.posts.clone() }))
